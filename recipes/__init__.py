@@ -1,0 +1,1 @@
+"""The recipes: data only (YAML), shipped with the package."""

@@ -1,0 +1,31 @@
+"""Reading a checkpoint back, on any mesh."""
+
+from pathlib import Path
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+from torchtpu_dist.checkpoint.manifest import Manifest, read_manifest
+from torchtpu_dist.errors import CheckpointError
+
+
+def load_checkpoint(checkpoint: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Manifest:
+    """Fill ``model`` and ``optimizer`` in place from ``checkpoint`` and return its manifest. Called by all ranks alike.
+
+    The mesh may be another than the one that wrote it: DCP reads just the parts each rank needs.
+
+    Raises:
+        CheckpointError: the folder is no whole checkpoint, or lacks a tensor of the model, or has one of another shape.
+    """
+    manifest = read_manifest(checkpoint)
+    model_state, optimizer_state = get_state_dict(model, optimizer)
+    state = {"model": model_state, "optimizer": optimizer_state}
+    try:
+        dcp.load(state, checkpoint_id=checkpoint)
+    except CheckpointException as error:
+        first = next(iter(error.failures.values()))[0] if error.failures else error
+        raise CheckpointError(f"checkpoint {checkpoint} does not fit this model: {first}") from error
+    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    return manifest

@@ -1,0 +1,78 @@
+"""Writing a checkpoint so that a crash at any moment leaves the older one in force.
+
+1. every rank writes its shards into ``.step-N.partial`` (DCP, each file fsynced);
+2. rank 0 writes the manifest with the length of every file, fsyncs, and renames the folder to ``step-N``;
+3. only then ``latest`` is moved, and only then older checkpoints are deleted.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict
+
+from torchtpu_dist.checkpoint.folder import checkpoints_folder, fsync_folder, point_latest, prune, step_folder
+from torchtpu_dist.checkpoint.manifest import MANIFEST_NAME, Manifest
+from torchtpu_dist.errors import CheckpointError
+
+
+def save_checkpoint(
+    run_dir: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer, manifest: Manifest, keep_latest_k: int
+) -> Path:
+    """Write the checkpoint of ``manifest.step`` and return its folder. Called by all ranks alike.
+
+    Raises:
+        CheckpointError: on all ranks, when rank 0 cannot finish the folder (disk full, no permission, ...).
+    """
+    final = step_folder(run_dir, manifest.step)
+    partial = checkpoints_folder(run_dir) / f".step-{manifest.step}.partial"
+    _on_rank_0("make room for", partial, lambda: _make_room(partial))
+    model_state, optimizer_state = get_state_dict(model, optimizer)
+    dcp.save({"model": model_state, "optimizer": optimizer_state}, checkpoint_id=partial)
+    _on_rank_0("finish", final, lambda: _finish(run_dir, partial, final, manifest, keep_latest_k))
+    return final
+
+
+def _make_room(partial: Path) -> None:
+    if partial.exists():
+        shutil.rmtree(partial)
+    partial.mkdir(parents=True)
+
+
+def _finish(run_dir: Path, partial: Path, final: Path, manifest: Manifest, keep_latest_k: int) -> None:
+    files = {path.name: path.stat().st_size for path in sorted(partial.iterdir())}
+    text = json.dumps(manifest.model_copy(update={"files": files}).model_dump(mode="json"), indent=1)
+    with (partial / MANIFEST_NAME).open("w", encoding="utf-8") as file:
+        file.write(text + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    fsync_folder(partial)
+    if final.exists():
+        # The same step again: a run that was resumed from before it. Its older twin must not mix with the new files.
+        (final / MANIFEST_NAME).unlink(missing_ok=True)
+        shutil.rmtree(final)
+    partial.rename(final)
+    fsync_folder(final.parent)
+    point_latest(run_dir, final)
+    prune(run_dir, keep_latest_k)
+
+
+def _on_rank_0(what: str, path: Path, action: Callable[[], None]) -> None:
+    """Run ``action`` on rank 0 while the others wait, and fail on all ranks if it fails there."""
+    failure: list[str | None] = [None]
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        try:
+            action()
+        except OSError as error:
+            failure[0] = str(error)
+    if dist.is_initialized():
+        dist.broadcast_object_list(failure, src=0)
+    if failure[0] is not None:
+        raise CheckpointError(
+            f"cannot {what} the checkpoint {path}: {failure[0]}; the older checkpoint is still in force"
+        )

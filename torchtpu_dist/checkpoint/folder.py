@@ -77,7 +77,7 @@ def point_latest(run_dir: Path, checkpoint: Path) -> None:
 
 
 def prune(run_dir: Path, keep_latest_k: int) -> None:
-    """Delete all but the newest ``keep_latest_k`` whole checkpoints (0 keeps all) and what a crash left half-written."""
+    """Delete all but the newest ``keep_latest_k`` whole checkpoints (0 keeps all) and what a crash left behind."""
     for leftover in checkpoints_folder(run_dir).glob(".step-*.partial"):
         shutil.rmtree(leftover)
     if keep_latest_k:

@@ -1,6 +1,7 @@
 """Reading a checkpoint back, on any mesh."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
@@ -11,15 +12,18 @@ from torchtpu_dist.checkpoint.manifest import Manifest, read_manifest
 from torchtpu_dist.errors import CheckpointError
 
 
-def load_checkpoint(checkpoint: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Manifest:
+def load_checkpoint(
+    checkpoint: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer, model_shape: dict[str, Any]
+) -> Manifest:
     """Fill ``model`` and ``optimizer`` in place from ``checkpoint`` and return its manifest. Called by all ranks alike.
 
     The mesh may be another than the one that wrote it: DCP reads just the parts each rank needs.
 
     Raises:
-        CheckpointError: the folder is no whole checkpoint, or lacks a tensor of the model, or has one of another shape.
+        CheckpointError: the folder is no whole checkpoint, is of another model (``model_shape`` differs), or lacks a tensor of the model, or has one of another shape.
     """
     manifest = read_manifest(checkpoint)
+    manifest.check_model(model_shape, checkpoint)
     model_state, optimizer_state = get_state_dict(model, optimizer)
     state = {"model": model_state, "optimizer": optimizer_state}
     try:

@@ -5,6 +5,7 @@
 3. only then ``latest`` is moved, and only then older checkpoints are deleted.
 """
 
+import itertools
 import json
 import os
 import shutil
@@ -53,13 +54,17 @@ def _finish(run_dir: Path, partial: Path, final: Path, manifest: Manifest, keep_
         os.fsync(file.fileno())
     fsync_folder(partial)
     if final.exists():
-        # The same step again: a run that was resumed from before it. Its older twin must not mix with the new files.
-        (final / MANIFEST_NAME).unlink(missing_ok=True)
-        shutil.rmtree(final)
+        # The same step again: a run that was resumed from before it. Its older twin steps aside and is pruned.
+        final.rename(_free_name(final))
     partial.rename(final)
     fsync_folder(final.parent)
     point_latest(run_dir, final)
     prune(run_dir, keep_latest_k)
+
+
+def _free_name(final: Path) -> Path:
+    candidates = (final.parent / f".{final.name}.replaced-{n}.partial" for n in itertools.count())
+    return next(path for path in candidates if not path.exists())
 
 
 def _on_rank_0(what: str, path: Path, action: Callable[[], None]) -> None:

@@ -1,0 +1,119 @@
+"""The training loop: steps, and what happens between them."""
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from torchtpu_dist.checkpoint.save import save_checkpoint
+from torchtpu_dist.collectives import recorder
+from torchtpu_dist.errors import StopRequested
+from torchtpu_dist.training.metrics import MetricsWriter, StepMetrics
+from torchtpu_dist.training.run import Run
+from torchtpu_dist.training.step import train_step
+from torchtpu_dist.training.stop import StopSignal
+from torchtpu_dist.training.validate import validation_loss
+
+
+@dataclass
+class Progress:
+    """Where the run stands. The one thing the loop changes besides model, optimizer and loader."""
+
+    step: int = 0
+    tokens: int = 0
+    saved_step: int = 0
+    checkpoint: Path | None = None
+    step_times_s: list[float] = field(default_factory=list)  # of this process, the first step included
+
+
+def train(
+    run: Run,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loader: StatefulDataLoader[Any],
+    progress: Progress,
+    metrics: MetricsWriter,
+    stop: StopSignal,
+) -> None:
+    """Train until ``training.steps``. Called by all ranks alike.
+
+    Raises:
+        StopRequested: a signal asked to stop; the checkpoint of the last finished step is written.
+        TrainingError: see :func:`train_step`.
+    """
+    config = run.config
+    batches = iter(loader)
+    while progress.step < config.training.steps:
+        if stop.agreed():
+            _save(run, model, optimizer, loader, progress)
+            raise StopRequested(f"stopped by a signal after step {progress.step}{_continue_hint(progress)}")
+        first = not progress.step_times_s
+        started_s, ici_started_us = time.perf_counter(), recorder.totals().ici_time_us
+        batch = next(batches)
+        result = train_step(run, model, optimizer, progress.step + 1, batch["tokens"], batch["labels"])
+        seconds = time.perf_counter() - started_s
+        progress.step += 1
+        progress.tokens += run.tokens_per_step
+        progress.step_times_s.append(seconds)
+        metrics.step(
+            StepMetrics(
+                step=progress.step,
+                loss=result.loss,
+                grad_norm=result.grad_norm,
+                lr=result.lr,
+                tokens=progress.tokens,
+                tokens_per_s=run.tokens_per_step / seconds,
+                tokens_per_s_per_device=run.tokens_per_step / seconds / run.degrees.num_devices,
+                step_time_s=seconds,
+                ici_time_us=_difference(recorder.totals().ici_time_us, ici_started_us),
+            ),
+            config.training.steps,
+            note="first step, with warm-up" if first else "",
+        )
+        if config.checkpoint.enable and progress.step % config.checkpoint.interval == 0:
+            _save(run, model, optimizer, loader, progress)
+        if _validation_due(run, progress.step):
+            loss = validation_loss(run, model)
+            metrics.validation(progress.step, loss)
+            run.console.line(f"step {progress.step}  validation loss {loss:.4f}")
+    _save(run, model, optimizer, loader, progress)
+
+
+def _validation_due(run: Run, step: int) -> bool:
+    """The one at the end belongs to the report, not to the loop."""
+    config = run.config
+    freq = config.validation.freq
+    return config.validation.enable and freq > 0 and step % freq == 0 and step < config.training.steps
+
+
+def _save(
+    run: Run,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loader: StatefulDataLoader[Any],
+    progress: Progress,
+) -> None:
+    config = run.config.checkpoint
+    if not config.enable or progress.saved_step == progress.step:
+        return
+    manifest = run.manifest(progress.step, progress.tokens, loader_position(loader))
+    progress.checkpoint = save_checkpoint(run.run_dir, model, optimizer, manifest, config.keep_latest_k)
+    progress.saved_step = progress.step
+
+
+def loader_position(loader: StatefulDataLoader[Any]) -> dict[str, Any]:
+    """The loader's place in the data stream, as plain JSON values."""
+    return dict(loader.state_dict())
+
+
+def _continue_hint(progress: Progress) -> str:
+    if progress.checkpoint is None:
+        return "; no checkpoint was written (checkpoint.enable is false or no step was done)"
+    return f"; checkpoint {progress.checkpoint}; continue with checkpoint.resume=auto"
+
+
+def _difference(now_us: float | None, before_us: float | None) -> float | None:
+    return None if now_us is None or before_us is None else now_us - before_us

@@ -1,0 +1,76 @@
+"""What a person reads when a run starts and when it ends."""
+
+import math
+
+import torch
+
+from torchtpu_dist.data.corpus import byte_unigram_entropy
+from torchtpu_dist.models.generate import generate
+from torchtpu_dist.training.loop import Progress
+from torchtpu_dist.training.metrics import MetricsWriter
+from torchtpu_dist.training.run import Run
+from torchtpu_dist.training.validate import validation_loss
+
+
+def report_start(run: Run, progress: Progress, startup_s: float) -> None:
+    """Say what is about to happen."""
+    steps = run.config.training.steps
+    run.console.line(
+        f"{run.tokens_per_step:,} tokens a step ({run.batch.global_batch_size} samples of "
+        f"{run.config.training.seq_len}, {run.batch.accumulation_steps} "
+        f"{'pass' if run.batch.accumulation_steps == 1 else 'passes'} a rank); model built in {startup_s:.1f} s"
+    )
+    if progress.checkpoint is not None:
+        run.console.line(f"continuing from {progress.checkpoint}, after step {progress.step}")
+        if progress.step >= steps:
+            run.console.line(
+                f"nothing left to train: training.steps is {steps}; to train on set training.steps higher, "
+                "to start anew set checkpoint.resume=never"
+            )
+    run.console.line("ICI is the predicted time of a step's collectives on the real slice, none overlapped")
+
+
+def report_end(run: Run, model: torch.nn.Module, progress: Progress, metrics: MetricsWriter) -> None:
+    """Speed, validation loss, where the checkpoint is, and a sample of text. Called by all ranks alike."""
+    _report_speed(run, progress)
+    if run.config.validation.enable:
+        loss = validation_loss(run, model)
+        metrics.validation(progress.step, loss)
+        entropy = byte_unigram_entropy()
+        run.console.line(
+            f"validation loss {loss:.4f} nats a byte ({loss / math.log(2):.3f} bits); byte-unigram entropy of the "
+            f"corpus {entropy:.4f} nats ({entropy / math.log(2):.3f} bits)"
+        )
+    if progress.checkpoint is not None:
+        run.console.line(f"checkpoint {progress.checkpoint}")
+    if run.config.sample.enable:
+        _sample(run, model)
+
+
+def _report_speed(run: Run, progress: Progress) -> None:
+    timed_s = progress.step_times_s[1:]
+    if not timed_s:
+        return
+    tokens_per_s = run.tokens_per_step * len(timed_s) / sum(timed_s)
+    devices = run.degrees.num_devices
+    run.console.line(
+        f"{tokens_per_s:,.0f} tokens/s over all {devices} devices, a device's share {tokens_per_s / devices:,.0f} "
+        f"({len(timed_s)} steps in {sum(timed_s):.1f} s; start-up and the first step, {progress.step_times_s[0]:.1f} s, "
+        "are not counted)"
+    )
+
+
+def _sample(run: Run, model: torch.nn.Module) -> None:
+    sample = run.config.sample
+    text = generate(
+        model,
+        run.tokenizer,
+        sample.prompt,
+        sample.tokens,
+        sample.temperature,
+        run.config.seed,
+        run.config.training.seq_len,
+    )
+    run.console.line(f"sample ({sample.tokens} bytes at temperature {sample.temperature}):")
+    for line in text.splitlines():
+        run.console.line(f"  | {line}")

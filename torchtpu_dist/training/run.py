@@ -1,0 +1,82 @@
+"""One rank's view of the run: what is fixed before the first step and never changes."""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from torchtpu_dist.checkpoint.manifest import Manifest
+from torchtpu_dist.data.tokenizer import ByteTokenizer
+from torchtpu_dist.mesh.assignment import assign
+from torchtpu_dist.mesh.device_mesh import build_device_mesh
+from torchtpu_dist.mesh.slices import Slice
+from torchtpu_dist.models.registry import model_args
+from torchtpu_dist.models.shapes import Llama3Args
+from torchtpu_dist.parallel.checks import BatchPlan, plan_batch
+from torchtpu_dist.parallel.degrees import ParallelDegrees
+from torchtpu_dist.parallel.groups import data_parallel_group, data_parallel_rank
+from torchtpu_dist.training.config import TrainerConfig
+from torchtpu_dist.training.console import Console
+
+
+@dataclass(frozen=True)
+class Run:
+    """Recipe, mesh and this rank's place in it."""
+
+    config: TrainerConfig
+    run_dir: Path
+    rank: int
+    degrees: ParallelDegrees
+    mesh: DeviceMesh
+    data_group: dist.ProcessGroup | None  # the ranks that see other samples; None: this rank sees them all
+    data_rank: int
+    batch: BatchPlan
+    args: Llama3Args
+    tokenizer: ByteTokenizer
+    console: Console
+
+    @classmethod
+    def build(cls, config: TrainerConfig, run_dir: Path) -> "Run":
+        """Lay the recipe's mesh over the ranks of the (initialised) process group. Called by all ranks alike."""
+        slice_ = Slice.parse(config.slice)
+        degrees = ParallelDegrees.resolve(config.parallelism, slice_.num_devices, slice_.name)
+        mesh = build_device_mesh(assign(slice_, degrees.axes))
+        return cls(
+            config=config,
+            run_dir=run_dir,
+            rank=dist.get_rank(),
+            degrees=degrees,
+            mesh=mesh,
+            data_group=data_parallel_group(mesh),
+            data_rank=data_parallel_rank(mesh),
+            batch=plan_batch(degrees, config.training),
+            args=model_args(config.model),
+            tokenizer=ByteTokenizer(),
+            console=Console(dist.get_rank()),
+        )
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens put through in one optimizer step, over all ranks."""
+        return self.batch.global_batch_size * self.config.training.seq_len
+
+    def manifest(self, step: int, tokens: int, data: dict[str, Any]) -> Manifest:
+        """What a checkpoint of this run says about itself after ``step`` steps."""
+        import torch
+
+        return Manifest(
+            step=step,
+            tokens=tokens,
+            seed=self.config.seed,
+            data=data,
+            model=self.model_shape(),
+            degrees=dict(self.degrees.axes),
+            torch_version=torch.__version__,
+        )
+
+    def model_shape(self) -> dict[str, Any]:
+        """The shape of the model as plain JSON values."""
+        return {"name": self.config.model.name, **dataclasses.asdict(self.args)}

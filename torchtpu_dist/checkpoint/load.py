@@ -20,7 +20,8 @@ def load_checkpoint(
     The mesh may be another than the one that wrote it: DCP reads just the parts each rank needs.
 
     Raises:
-        CheckpointError: the folder is no whole checkpoint, is of another model (``model_shape`` differs), or lacks a tensor of the model, or has one of another shape.
+        CheckpointError: the folder is no whole checkpoint, is of another model (``model_shape`` differs), lacks a
+            tensor of the model, or has one of another shape.
     """
     manifest = read_manifest(checkpoint)
     manifest.check_model(model_shape, checkpoint)

@@ -49,7 +49,7 @@ def train_rank(arguments: dict[str, Any]) -> None:
         manifest = load_checkpoint(checkpoint, model, optimizer, run.model_shape())
         loader.load_state_dict(manifest.data)
         progress = Progress(manifest.step, manifest.tokens, manifest.step, checkpoint)
-    with MetricsWriter(run.run_dir, run.config.metrics, run.rank, run.console) as metrics:
+    with MetricsWriter(run.run_dir, run.config.metrics, run.rank, run.console, progress.step) as metrics:
         report_start(run, progress, time.perf_counter() - started_s)
         train(run, model, optimizer, loader, progress, metrics, stop)
         report_end(run, model, progress, metrics)

@@ -28,19 +28,25 @@ class StepMetrics:
 class MetricsWriter:
     """Rank 0 appends to the run directory; the other ranks hold a writer that writes nothing."""
 
-    def __init__(self, run_dir: Path, config: MetricsConfig, rank: int, console: Console) -> None:
+    def __init__(
+        self, run_dir: Path, config: MetricsConfig, rank: int, console: Console, resumed_step: int = 0
+    ) -> None:
         self._console = console
         self._log_freq = config.log_freq
         self._file: IO[str] | None = None
         self._tensorboard: Any = None
         self._since_line: list[StepMetrics] = []
         if rank == 0:
-            self._file = (run_dir / "metrics.jsonl").open("a", encoding="utf-8")
+            path = run_dir / "metrics.jsonl"
+            drop_records_after(path, resumed_step)
+            self._file = path.open("a", encoding="utf-8")
             if config.enable_tensorboard:
                 # Imported here: it costs a second and only rank 0 needs it.
                 from torch.utils.tensorboard import SummaryWriter
 
-                self._tensorboard = SummaryWriter(log_dir=str(run_dir / "tensorboard"))  # type: ignore[no-untyped-call]
+                self._tensorboard = SummaryWriter(  # type: ignore[no-untyped-call]
+                    log_dir=str(run_dir / "tensorboard"), purge_step=resumed_step + 1
+                )
 
     def __enter__(self) -> "MetricsWriter":
         return self
@@ -57,7 +63,7 @@ class MetricsWriter:
         """Record one step; print a line at the first, the last and every ``metrics.log_freq``-th step."""
         if self._file is None:
             return
-        self._write({key: value for key, value in asdict(metrics).items()})
+        self._write(asdict(metrics))
         if self._tensorboard is not None:
             for name in ("loss", "grad_norm", "lr", "tokens_per_s", "step_time_s", "ici_time_us"):
                 if (value := getattr(metrics, name)) is not None:
@@ -79,6 +85,26 @@ class MetricsWriter:
         assert self._file is not None
         self._file.write(json.dumps(record) + "\n")
         self._file.flush()
+
+
+def drop_records_after(path: Path, step: int) -> None:
+    """Remove the records of steps that a resumed run is about to do again, so that each step is there once.
+
+    A last line cut short by a crash goes too.
+    """
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if record["step"] <= step:
+            kept.append(line + "\n")
+    temporary = path.with_suffix(".partial")
+    temporary.write_text("".join(kept), encoding="utf-8")
+    temporary.replace(path)
 
 
 def progress_line(steps: list[StepMetrics], last_step: int, note: str = "") -> str:

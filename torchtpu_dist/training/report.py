@@ -55,8 +55,8 @@ def _report_speed(run: Run, progress: Progress) -> None:
     devices = run.degrees.num_devices
     run.console.line(
         f"{tokens_per_s:,.0f} tokens/s over all {devices} devices, a device's share {tokens_per_s / devices:,.0f} "
-        f"({len(timed_s)} steps in {sum(timed_s):.1f} s; start-up and the first step, {progress.step_times_s[0]:.1f} s, "
-        "are not counted)"
+        f"({len(timed_s)} steps in {sum(timed_s):.1f} s; start-up and the first step of "
+        f"{progress.step_times_s[0]:.1f} s are not counted)"
     )
 
 

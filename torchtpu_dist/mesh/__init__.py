@@ -1,0 +1,10 @@
+"""Generations, slices, the torus, and which physical axis carries which logical axis.
+
+Nothing here imports torch, but for :mod:`torchtpu_dist.mesh.device_mesh`, which is imported by name.
+"""
+
+from torchtpu_dist.mesh.generations import GENERATIONS, Generation
+from torchtpu_dist.mesh.slices import Slice
+from torchtpu_dist.mesh.torus import Coordinate, Torus, Walk
+
+__all__ = ["GENERATIONS", "Coordinate", "Generation", "Slice", "Torus", "Walk"]

@@ -1,0 +1,225 @@
+"""A TPU slice: its name, topology, wrap, hosts and devices.
+
+::
+
+    v5e-8   v5litepod-8   v6e-16        the number counts chips
+    v5p-16  v4-8  tpu7x-8  v3-32        the number counts cores (two a chip)
+    v5p:2x2x2                           the topology itself, in chips
+    v5p-256_untwisted                   the plain torus where the default is a twisted one
+    2*v5p-16                            two slices, joined by DCN
+"""
+
+import re
+from dataclasses import dataclass
+from difflib import get_close_matches
+from math import prod
+
+from torchtpu_dist.errors import SliceError
+from torchtpu_dist.mesh import topologies
+from torchtpu_dist.mesh.generations import GENERATIONS, Generation
+from torchtpu_dist.mesh.topologies import Topology
+from torchtpu_dist.mesh.torus import Torus
+
+EXAMPLES = "v5e-8, v5p-16, v5p:2x2x2, v6e-16 or 2*v5p-16"
+
+_NAME = re.compile(
+    r"(?:(?P<slices>\d+)\*)?(?P<generation>[a-z][a-z0-9]*)"
+    r"(?:-(?P<count>\d+)|:(?P<sides>\d+(?:x\d+)*))(?P<untwisted>_untwisted)?"
+)
+_BY_NAME = {name: generation for generation in GENERATIONS.values() for name in (generation.name, *generation.aliases)}
+_UNTWISTED = "_untwisted"
+
+
+@dataclass(frozen=True)
+class Slice:
+    """``num_slices`` equal slices of one generation and ``topology`` (chips along each axis of one slice).
+
+    Raises SliceError for a topology that the generation does not have, or a twist it does not have.
+    """
+
+    generation: Generation
+    topology: Topology
+    num_slices: int = 1
+    twisted: bool = False
+
+    def __post_init__(self) -> None:
+        if self.num_slices < 1:
+            raise SliceError(
+                f"a job has 1 or more slices, got {self.num_slices}: write e.g. 2*v5p-16 (recipe key slice)"
+            )
+        if not topologies.is_allowed(self.generation, self.topology):
+            raise SliceError(_no_such_topology(self.generation, self.topology))
+        if self.twisted and not topologies.can_twist(self.generation, self.topology):
+            raise SliceError(
+                f"{self.generation.name}:{_text(self.topology)} has no twisted torus; expected v4 or v5p with every "
+                "side K or 2K, K a multiple of 4, e.g. v5p:4x4x8 (recipe key slice)"
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> "Slice":
+        """The slice called ``text``. Raises SliceError that says what is wrong and which names are near."""
+        match = _NAME.fullmatch(text.strip().lower())
+        if match is None:
+            raise SliceError(
+                f"{text!r} is not the name of a TPU slice: expected <generation>-<number> or <generation>:<sides>, "
+                f"e.g. {EXAMPLES} (recipe key slice)"
+            )
+        generation = _generation(match["generation"], text)
+        if match["count"] is not None:
+            topology = _topology_of_count(generation, int(match["count"]), text)
+        else:
+            topology = tuple(map(int, match["sides"].split("x")))
+            if not topologies.is_allowed(generation, topology):
+                raise SliceError(_no_such_topology(generation, topology))
+        can_twist = topologies.can_twist(generation, topology)
+        if match["untwisted"] and not can_twist:
+            raise SliceError(
+                f"slice {text!r}: {generation.name} {_text(topology)} is never twisted; "
+                f"write it without {_UNTWISTED} (recipe key slice)"
+            )
+        return cls(
+            generation,
+            topology,
+            num_slices=int(match["slices"] or 1),
+            twisted=can_twist and not match["untwisted"],
+        )
+
+    @property
+    def name(self) -> str:
+        """The canonical name, which :meth:`parse` reads back: the number form where it means this topology."""
+        multiple = f"{self.num_slices}*" if self.num_slices > 1 else ""
+        if topologies.topology_of(self.generation, self.num_chips) == self.topology:
+            shape = f"-{self.num_chips * self.generation.count_per_chip}"
+        else:
+            shape = f":{_text(self.topology)}"
+        plain = topologies.can_twist(self.generation, self.topology) and not self.twisted
+        return f"{multiple}{self.generation.name}{shape}{_UNTWISTED if plain else ''}"
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def num_chips(self) -> int:
+        """Chips of one slice."""
+        return prod(self.topology)
+
+    @property
+    def num_devices(self) -> int:
+        """Devices (= ranks) of all slices."""
+        return self.num_slices * self.num_chips * self.generation.devices_per_chip
+
+    @property
+    def chips_per_host(self) -> int:
+        """Chips of one host; every host of a slice has the same number.
+
+        v5e and v6e have single-host machines of 1, 4 and 8 chips; all else has up to 4 chips a host.
+        """
+        single_host_of_8 = self.generation.name in ("v5e", "v6e") and self.num_chips == 8
+        return 8 if single_host_of_8 else min(self.num_chips, self.generation.chips_per_host)
+
+    @property
+    def num_hosts(self) -> int:
+        """Hosts (VMs) of all slices."""
+        return self.num_slices * (self.num_chips // self.chips_per_host)
+
+    @property
+    def wrap(self) -> tuple[bool, ...]:
+        """Which physical axes close to a ring; in a twisted slice all do, the short ones shifted."""
+        return topologies.wrap_of(self.generation, self.topology)
+
+    @property
+    def device_grid(self) -> tuple[int, ...]:
+        """Sides of one slice in devices: the topology and, with two devices a chip, a last axis ``core`` of size 2.
+
+        The core axis is the link on the die: not an ICI link, and never a ring.
+        """
+        return (*self.topology, 2) if self.generation.devices_per_chip == 2 else self.topology
+
+    @property
+    def device_wrap(self) -> tuple[bool, ...]:
+        """:attr:`wrap` for each axis of :attr:`device_grid`."""
+        return (*self.wrap, False) if self.generation.devices_per_chip == 2 else self.wrap
+
+    @property
+    def axis_names(self) -> tuple[str, ...]:
+        """Names of the axes of :attr:`device_grid`: ``x``, ``y``, (``z``), (``core``)."""
+        chip_axes = ("x", "y", "z")[: self.generation.torus_dims]
+        return (*chip_axes, "core") if self.generation.devices_per_chip == 2 else chip_axes
+
+    def torus(self) -> Torus:
+        """The devices of one slice, joined by ICI links and, along ``core``, by the link on the die.
+
+        Two devices of one chip share the chip's ICI links: count cables with :meth:`chip_torus`.
+        Raises SliceError for a twisted slice.
+        """
+        self._refuse_twist()
+        return Torus(self.device_grid, self.device_wrap)
+
+    def chip_torus(self) -> Torus:
+        """The chips of one slice and their ICI links. Raises SliceError for a twisted slice."""
+        self._refuse_twist()
+        return Torus(self.topology, self.wrap)
+
+    def _refuse_twist(self) -> None:
+        if self.twisted:
+            raise SliceError(
+                f"slice {self.name}: its default is the twisted torus {_text(self.topology)}, and a twisted torus is "
+                f"not supported yet; use {self.name}{_UNTWISTED} (recipe key slice)"
+            )
+
+
+def _generation(name: str, text: str) -> Generation:
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    near = get_close_matches(name, _BY_NAME, n=1, cutoff=0.0)[0]
+    raise SliceError(
+        f"slice {text!r}: no TPU generation is called {name!r}; did you mean {near!r}? "
+        f"Generations: {', '.join(_BY_NAME)}; slices are written {EXAMPLES} (recipe key slice)"
+    )
+
+
+def _topology_of_count(generation: Generation, count: int, text: str) -> Topology:
+    per_chip = generation.count_per_chip
+    topology = topologies.topology_of(generation, count // per_chip) if count % per_chip == 0 else None
+    if topology is None:
+        # An odd number of cores lies between two numbers of chips; either side of it is near enough.
+        names = " and ".join(_by_count(generation, chips) for chips in _counts_beside(generation, count))
+        unit = f"cores, {per_chip} a chip" if generation.name_counts == "cores" else "chips"
+        raise SliceError(
+            f"slice {text!r}: no {generation.name} slice has {count} {generation.name_counts} "
+            f"(the number counts {unit}); nearest: {names} (recipe key slice)"
+        )
+    return topology
+
+
+def _counts_beside(generation: Generation, count: int) -> list[int]:
+    whole, rest = divmod(count, generation.count_per_chip)
+    beside = set(topologies.nearest_counts(generation, whole))
+    if rest:
+        beside.update(topologies.nearest_counts(generation, whole + 1))
+    return sorted(beside)
+
+
+def _no_such_topology(generation: Generation, topology: Topology) -> str:
+    turned = tuple(sorted(topology))
+    if topologies.is_allowed(generation, turned):
+        near = f"{generation.name}:{_text(turned)}"
+    else:
+        counts = topologies.nearest_counts(generation, prod(topology))
+        near = " and ".join(_by_count(generation, chips) for chips in counts)
+    examples = ", ".join(_by_count(generation, chips) for chips in topologies.chip_counts(generation)[:6])
+    return (
+        f"slice {generation.name}:{_text(topology)}: no {generation.name} slice has this topology; nearest: {near}; "
+        f"{generation.name} slices are e.g. {examples} (recipe key slice)"
+    )
+
+
+def _by_count(generation: Generation, num_chips: int) -> str:
+    """``v5p-16 (2x2x2)`` for an existing number of chips."""
+    topology = topologies.topology_of(generation, num_chips)
+    assert topology is not None
+    return f"{generation.name}-{num_chips * generation.count_per_chip} ({_text(topology)})"
+
+
+def _text(topology: Topology) -> str:
+    return "x".join(map(str, topology))

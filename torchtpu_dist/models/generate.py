@@ -39,8 +39,8 @@ def generate(
     """``prompt`` and what the model writes after it: at most ``num_tokens`` tokens, less when it ends the document.
 
     ``model`` maps int64 [1, seq_len] to logits [1, seq_len, vocab], plain or :class:`DTensor`, and may be wrapped
-    in any way. Every rank of the mesh has to call this with the same arguments: each runs ``num_tokens`` forwards, no more
-    and no less, and gets the same text. Equal logits and an equal ``seed`` give equal text.
+    in any way. Every rank of the mesh has to call this with the same arguments: each runs ``num_tokens`` forwards,
+    no more and no less, and gets the same text. Equal logits and an equal ``seed`` give equal text.
 
     There is no key/value cache: a token costs one forward of the whole window of ``seq_len`` tokens. The window keeps
     its shape (padded on the right, where a causal model cannot look), so nothing is compiled twice and

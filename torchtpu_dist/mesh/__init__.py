@@ -3,8 +3,19 @@
 Nothing here imports torch, but for :mod:`torchtpu_dist.mesh.device_mesh`, which is imported by name.
 """
 
+from torchtpu_dist.mesh.assignment import Assignment, AxisPlacement, assign
 from torchtpu_dist.mesh.generations import GENERATIONS, Generation
 from torchtpu_dist.mesh.slices import Slice
 from torchtpu_dist.mesh.torus import Coordinate, Torus, Walk
 
-__all__ = ["GENERATIONS", "Coordinate", "Generation", "Slice", "Torus", "Walk"]
+__all__ = [
+    "GENERATIONS",
+    "Assignment",
+    "AxisPlacement",
+    "Coordinate",
+    "Generation",
+    "Slice",
+    "Torus",
+    "Walk",
+    "assign",
+]

@@ -70,7 +70,7 @@ def _likeness(wrong: str, right: str) -> float:
         section = 1.0 if right_section == wrong_section else 0.95  # `optim` for `optimizer`
     else:
         section = _ratio(wrong_section, right_section)
-    return max(0.6 * name + 0.4 * section, _ratio(wrong, right))
+    return 0.75 * name + 0.25 * section  # a right name in a wrong section is the commoner mistake
 
 
 def _ratio(a: str, b: str) -> float:

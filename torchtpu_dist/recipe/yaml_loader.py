@@ -115,6 +115,7 @@ def _entry(node: yaml.Node, name: str, line: int, path: str) -> Leaf | Section:
     if isinstance(node, yaml.SequenceNode):
         items = [_entry(item, name, item.start_mark.line + 1, path) for item in node.value]
         return Leaf([item.value if isinstance(item, Leaf) else dict(item.entries) for item in items], "", origin)
+    assert isinstance(node, yaml.ScalarNode)  # compose() makes these three kinds of node
     if node.style is not None:  # quotes, or a block of text
         return Leaf(node.value, node.value, origin, quoted=True)
     try:
@@ -124,7 +125,9 @@ def _entry(node: yaml.Node, name: str, line: int, path: str) -> Leaf | Section:
 
 
 def _kind(node: yaml.Node) -> str:
-    return {yaml.MappingNode: "a mapping", yaml.SequenceNode: "a list"}.get(type(node), "a single value")
+    if isinstance(node, yaml.MappingNode):
+        return "a mapping"
+    return "a list" if isinstance(node, yaml.SequenceNode) else "a single value"
 
 
 def _one_line(error: yaml.YAMLError, text: str, name: str) -> str:

@@ -1,0 +1,224 @@
+"""The parent of the ranks on one host: imports torch once, forks one process per rank, reaps them.
+
+Run as ``python -m launcher.fork_server CONTROL_FD LAUNCHER_PID MODULE...``: a fresh interpreter, because a fork of
+a process with threads inherits their locks in whatever state they were. It imports the modules, says ``ready``,
+and then serves one job at a time until the launcher closes the connection (or dies, which closes it too). There is
+one thread and one wait: for a message or for a child's end.
+
+Messages from the launcher: ``start`` (with the listening socket of the rendezvous and the console as descriptors),
+``signal``. Messages to it: ``ready``, ``refused``, ``started``, ``running`` (sent by the rank itself), ``exited``
+(the moment it is known, after the roster has it), ``idle`` (no process of the job is left).
+"""
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import os
+import selectors
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+from launcher import rank as rank_process
+from launcher.job import Job
+from launcher.wire import Channel
+from torchtpu_dist.errors import LaunchError
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def main(arguments: list[str]) -> None:
+    """Import, say ready, serve."""
+    control_fd, launcher_pid, preload = int(arguments[0]), int(arguments[1]), arguments[2:]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is for the launcher, which decides
+    die_with_parent(launcher_pid)
+    channel = Channel.from_descriptor(control_fd)
+    # Orphans of dead ranks come to us instead of to init, so that they can be found and ended.
+    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    for module in preload:
+        importlib.import_module(module)
+    # From here the closed connection tells of the launcher's death, and leaves time to end the grandchildren.
+    _LIBC.prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
+    if os.getppid() != launcher_pid:
+        return
+    gc.collect()
+    gc.freeze()  # what was imported stays shared between the forks: the collector need not touch it
+    channel.send({"event": "ready"})
+    ForkServer(channel).serve()
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Have the kernel kill this process when its parent ends, also if that has happened already."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent_pid:
+        os._exit(1)
+
+
+class ForkServer:
+    """The ranks of the current job, by pid."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._ranks: dict[int, int] = {}
+        self._roster: Any = None
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # only the wake-up pipe matters
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+
+    def serve(self) -> None:
+        """Until the launcher hangs up; then nothing is left behind."""
+        try:
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._channel, selectors.EVENT_READ)
+                selector.register(self._wake_read, selectors.EVENT_READ)
+                while True:
+                    ready = {key.fileobj for key, _ in selector.select()}
+                    if self._wake_read in ready:
+                        self._reap()
+                    if self._channel in ready:
+                        received = self._channel.receive()
+                        if received is None:
+                            return
+                        self._obey(*received)
+        finally:
+            self._signal(signal.SIGKILL)
+            _end_all_children()
+
+    def _obey(self, message: dict[str, Any], descriptors: list[int]) -> None:
+        if message["command"] == "start":
+            try:
+                self._start(message, descriptors)
+            except (LaunchError, OSError) as error:
+                self._channel.send({"event": "refused", "message": str(error)})
+                self._signal(signal.SIGKILL)
+            finally:
+                for descriptor in descriptors:
+                    os.close(descriptor)
+        elif message["command"] == "signal":
+            self._signal(signal.Signals(message["signal"]), message["whole_group"])
+
+    def _start(self, message: dict[str, Any], descriptors: list[int]) -> None:
+        """Fork the ranks ``first_rank`` ... of the job."""
+        from torchtpu_dist.collectives.roster import RosterWriter  # imports torch: after ``die_with_parent``
+
+        if self._ranks:
+            raise LaunchError(f"the fork server is busy: {len(self._ranks)} ranks of another job are running")
+        num_threads = len(os.listdir("/proc/self/task"))
+        if num_threads != 1:
+            raise LaunchError(
+                f"the fork server has {num_threads} threads, expected 1: one of the preload modules "
+                "starts threads when it is imported; take it out of the job's preload"
+            )
+        job = Job.from_json(message["job"])
+        named = dict(zip(message["descriptors"], descriptors, strict=True))
+        self._roster = RosterWriter(job.roster_path, job.world_size)
+        server_pid = os.getpid()
+        for local_rank in range(message["local_world_size"]):
+            place = rank_process.Place(
+                job=job,
+                rank=message["first_rank"] + local_rank,
+                local_rank=local_rank,
+                local_world_size=message["local_world_size"],
+                master_address=message["master_address"],
+                master_port=message["master_port"],
+                common_environment=message["environment"],
+                listening_fd=named.get("listening"),
+                console_fd=named.get("console"),
+            )
+            pid = os.fork()
+            if pid == 0:
+                self._become_rank(place, server_pid)
+            # Both sides set the group: whichever comes first, nobody sees the rank outside of it.
+            rank_process.own_process_group(pid)
+            self._ranks[pid] = place.rank
+            self._roster.started(place.rank, pid)
+            self._channel.send({"event": "started", "rank": place.rank, "pid": pid, "time": time.time()})
+
+    def _become_rank(self, place: rank_process.Place, server_pid: int) -> NoReturn:
+        """In the child: drop all that is the server's, then never come back."""
+        try:
+            die_with_parent(server_pid)
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            os.close(self._wake_read)
+            os.close(self._wake_write)
+            self._roster.close()
+            rank_process.run(place, self._channel)
+        finally:
+            os._exit(3)
+
+    def _reap(self) -> None:
+        """Take the exit status of every child that has ended, and end what it leaves behind."""
+        os.read(self._wake_read, 4096)
+        was_busy = bool(self._ranks)
+        while (pid := _ended_child()) is not None:
+            # The dead leader still holds the number of its group, so this cannot hit a stranger.
+            _signal_group(pid, signal.SIGKILL)
+            _, wait_status = os.waitpid(pid, 0)
+            rank = self._ranks.pop(pid, None)
+            if rank is None:
+                continue  # an orphan of a rank
+            status = os.waitstatus_to_exitcode(wait_status)
+            self._roster.exited(rank, status)
+            self._channel.send({"event": "exited", "rank": rank, "status": status, "time": time.time()})
+        if was_busy and not self._ranks:
+            _end_all_children()
+            self._roster.close()
+            self._channel.send({"event": "idle"})
+
+    def _signal(self, number: signal.Signals, whole_group: bool = True) -> None:
+        for pid in self._ranks:
+            if whole_group:
+                _signal_group(pid, number)
+            else:
+                os.kill(pid, number)
+
+
+def _ended_child() -> int | None:
+    """The pid of a child that has ended and is not reaped yet, None when there is none."""
+    try:
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return None
+    return None if ended is None else ended.si_pid
+
+
+def _signal_group(leader: int, number: signal.Signals) -> None:
+    # No such group: it is gone, or the pid is an orphan that leads none.
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, number)
+
+
+def _end_all_children() -> None:
+    """Kill and reap every child, and then the children these leave to us, until there are none."""
+    while True:
+        for pid in _children():
+            _signal_group(pid, signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)  # ours to reap, so the number is still its own
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+
+
+def _children() -> list[int]:
+    """The pids whose parent is this process."""
+    mine = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            # "pid (command) state ppid ...": the command may contain anything, also spaces and brackets.
+            fields = stat.read_bytes().rpartition(b")")[2].split()
+        except OSError:
+            continue  # it ended while we looked
+        if int(fields[1]) == os.getpid():
+            mine.append(int(stat.parent.name))
+    return mine
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

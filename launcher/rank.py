@@ -1,0 +1,182 @@
+"""One rank, from the fork to the exit: its streams, its environment, its process group, its last words."""
+
+import contextlib
+import faulthandler
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, NoReturn
+
+from launcher import failure
+from launcher.environment import rank_environment
+from launcher.job import Job
+from launcher.wire import Channel
+from torchtpu_dist.errors import StopRequested
+
+DUMP_STACKS = signal.SIGUSR1
+"""A rank that gets this signal writes the stacks of its threads to its log and goes on."""
+
+_FINISHED = "launcher/finished"
+_ALL_FINISHED = "launcher/all_finished"
+
+
+@dataclass(frozen=True)
+class Place:
+    """All that a new process needs to know to be one rank of a job."""
+
+    job: Job
+    rank: int
+    local_rank: int
+    local_world_size: int
+    master_address: str
+    master_port: int
+    common_environment: Mapping[str, str]
+    listening_fd: int | None
+    console_fd: int | None
+
+
+def run(place: Place, channel: Channel) -> NoReturn:
+    """Be the rank ``place`` describes; the exit status tells how it went. Called in a fresh fork."""
+    exit_code = 3
+    try:
+        _settle(place)
+        exit_code = _run_entry(place, channel)
+    except StopRequested as stop:
+        sys.stderr.write(f"{stop}\n")
+        exit_code = stop.exit_code
+    except SystemExit as stop:
+        exit_code = _code_of(stop)
+    except BaseException as error:
+        exit_code = _report(place, error)
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(exit_code)
+
+
+def own_process_group(pid: int) -> None:
+    """Make ``pid`` the leader of a process group, which its own children will belong to."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.setpgid(pid, pid)
+
+
+def _settle(place: Place) -> None:
+    """Signals, descriptors, environment, threads: before any of the user's code runs."""
+    own_process_group(0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # rank 0 may write to the terminal from its own group
+    _redirect_streams(place)
+    if place.rank != 0:
+        for descriptor in (place.listening_fd, place.console_fd):
+            if descriptor is not None:
+                os.close(descriptor)
+    variables = rank_environment(
+        common=place.common_environment,
+        rank=place.rank,
+        world_size=place.job.world_size,
+        local_rank=place.local_rank,
+        local_world_size=place.local_world_size,
+        master_address=place.master_address,
+        master_port=place.master_port,
+        console_fd=place.console_fd,
+    )
+    os.environ.clear()
+    os.environ.update(variables)
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def _redirect_streams(place: Place) -> None:
+    log = os.open(place.job.log_path(place.rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    os.close(nothing)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    faulthandler.enable()
+    faulthandler.register(DUMP_STACKS, all_threads=True, chain=False)
+
+
+def _run_entry(place: Place, channel: Channel) -> int:
+    import torch.distributed as dist
+
+    job = place.job
+    function = _load(job.entry)
+    if job.backend == "ici":
+        importlib.import_module("torchtpu_dist.collectives")  # registers the backend
+    store = dist.TCPStore(  # type: ignore[attr-defined]
+        place.master_address,
+        place.master_port,
+        job.world_size,
+        is_master=place.rank == 0,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=job.init_timeout_s),
+        # The launcher found the port by listening on it: nobody can take it in between.
+        master_listen_fd=place.listening_fd if place.rank == 0 else None,
+    )
+    dist.init_process_group(
+        job.backend,
+        store=store,
+        rank=place.rank,
+        world_size=job.world_size,
+        timeout=timedelta(seconds=job.collective_timeout_s),
+    )
+    channel.send({"event": "running", "rank": place.rank})
+    channel.close()
+    function(dict(job.arguments))
+    _leave_together(place, store)
+    return 0
+
+
+def _leave_together(place: Place, store: Any) -> None:
+    """Rank 0 serves the store, which a slower rank may still need: it leaves last."""
+    import torch.distributed as dist
+
+    # The work is done: a request to stop that comes now has nothing left to stop.
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    if store.add(_FINISHED, 1) == place.job.world_size:
+        store.set(_ALL_FINISHED, "")
+    while place.rank == 0:
+        try:
+            store.wait([_ALL_FINISHED], timedelta(seconds=1))
+            break
+        except dist.DistStoreError:
+            continue  # back in Python once a second, so that a signal is heard
+    dist.destroy_process_group()
+
+
+def _load(entry: str) -> Callable[[dict[str, Any]], object]:
+    module, _, name = entry.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def _code_of(stop: SystemExit) -> int:
+    """The exit code of ``sys.exit(...)``, as the interpreter would compute it."""
+    if stop.code is None:
+        return 0
+    if isinstance(stop.code, int):
+        return stop.code & 0xFF
+    sys.stderr.write(f"{stop.code}\n")
+    return 1
+
+
+def _report(place: Place, error: BaseException) -> int:
+    """Traceback to the log, failure to its file; returns the exit code."""
+    # The frames of this file are not the user's business: show the traceback from where the function was entered.
+    inner = error.__traceback__
+    while inner is not None and inner.tb_frame.f_code.co_filename == __file__:
+        inner = inner.tb_next
+    described = failure.from_exception(place.rank, error, hide_above=inner)
+    sys.stderr.write(described.traceback)
+    failure.write(described, place.job.log_dir)
+    return described.exit_code

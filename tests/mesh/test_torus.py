@@ -1,0 +1,135 @@
+"""Links, distances and walks of the torus."""
+
+import random
+import time
+from collections import deque
+from math import prod
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torchtpu_dist.errors import AssignmentError, SliceError
+from torchtpu_dist.mesh import Coordinate, Slice, Torus, Walk
+
+GRID_2X4 = Torus((2, 4), (False, False))
+
+
+@st.composite
+def tori(draw: st.DrawFn) -> Torus:
+    sides = tuple(draw(st.lists(st.integers(1, 5), min_size=1, max_size=3)))
+    return Torus(sides, tuple(side > 2 and draw(st.booleans()) for side in sides))
+
+
+def test_link_counts() -> None:
+    counts = {"v5e-8": 10, "v5p-16": 12, "v5p-128": 192, "v5e-16": 24, "v6e-256": 512, "v5e:8x16": 8 * 16 + 7 * 16}
+    assert {name: Slice.parse(name).torus().num_links for name in counts} == counts
+
+
+@given(tori())
+@settings(max_examples=60, deadline=None)
+def test_links_neighbours_and_distances_are_one_graph(torus: Torus) -> None:
+    links = torus.links()
+    assert len({frozenset(link) for link in links}) == len(links) == torus.num_links
+    neighbours = {point: set(torus.neighbours(point)) for point in torus.points()}
+    assert {frozenset((a, b)) for a in neighbours for b in neighbours[a]} == {frozenset(link) for link in links}
+    # Breadth-first search knows nothing of sides and wraps.
+    start = next(iter(torus.points()))
+    found = {start: 0}
+    queue = deque([start])
+    while queue:
+        here = queue.popleft()
+        for there in neighbours[here]:
+            if there not in found:
+                found[there] = found[here] + 1
+                queue.append(there)
+    assert found == {point: torus.distance(start, point) for point in torus.points()}
+    assert torus.diameter == max(torus.distance(a, b) for a in torus.points() for b in torus.points())
+
+
+def test_size_two_cannot_wrap() -> None:
+    with pytest.raises(SliceError, match="size 2 is one link"):
+        Torus((4, 2), (True, True))
+
+
+def check_walk(torus: Torus, group: list[Coordinate], walk: Walk) -> None:
+    """The walk is a permutation and its hops are the distances it says."""
+    assert sorted(walk.order) == list(range(len(group)))
+    visited = [group[i] for i in walk.order]
+    ends = visited[1:] + visited[:1] if walk.closed else visited[1:]
+    assert list(walk.hops) == [torus.distance(a, b) for a, b in zip(visited, ends, strict=False)]
+    if walk.closed:
+        assert len(group) > 2
+        assert walk.neighbours_only
+
+
+@given(tori(), st.randoms(use_true_random=False))
+@settings(max_examples=150, deadline=None)
+def test_whole_torus_in_any_order_is_walked_by_neighbours(torus: Torus, rng: random.Random) -> None:
+    group = list(torus.points())
+    rng.shuffle(group)
+    walk = torus.walk(group)
+    check_walk(torus, group, walk)
+    assert walk.neighbours_only
+    big = [(side, wrap) for side, wrap in zip(torus.sides, torus.wrap, strict=True) if side > 1]
+    # A grid of odd sides without wrap has no cycle: neighbours alternate between two colours of unequal number.
+    can_close = len(big) >= 2 and any(side % 2 == 0 or wrap for side, wrap in big)
+    assert walk.closed == (can_close or (len(big) == 1 and big[0][1]))
+
+
+@given(tori(), st.data())
+@settings(max_examples=150, deadline=None)
+def test_any_group_is_walked_as_it_says(torus: Torus, data: st.DataObject) -> None:
+    points = list(torus.points())
+    group = data.draw(st.lists(st.sampled_from(points), min_size=1, max_size=12, unique=True))
+    check_walk(torus, group, torus.walk(group))
+
+
+@pytest.mark.parametrize(
+    ("torus", "group", "expected"),
+    [
+        (GRID_2X4, [(0, 0)], Walk((0,), False, ())),
+        (GRID_2X4, [(0, 0), (1, 0)], Walk((0, 1), False, (1,))),
+        (GRID_2X4, [(0, 0), (1, 3)], Walk((0, 1), False, (4,))),
+        # a line in its own order, and a line whose group order is not its walk
+        (GRID_2X4, [(0, 3), (0, 2), (0, 1), (0, 0)], Walk((0, 1, 2, 3), False, (1, 1, 1))),
+        (GRID_2X4, [(0, 1), (0, 0), (0, 2), (0, 3)], Walk((1, 0, 2, 3), False, (1, 1, 1))),
+        # a path in its own order that is no box: kept
+        (GRID_2X4, [(0, 0), (0, 1), (1, 1)], Walk((0, 1, 2), False, (1, 1))),
+        # neither path nor box: the real hops, and never called a ring
+        (GRID_2X4, [(0, 0), (1, 1), (0, 2)], Walk((0, 1, 2), False, (2, 2))),
+        # every second chip of a ring is no box: two hops a step
+        (Torus((8,), (True,)), [(0,), (2,), (4,), (6,)], Walk((0, 1, 2, 3), False, (2, 2, 2))),
+        # the ring in its own order; a run across the wrap is a line
+        (Torus((4,), (True,)), [(2,), (3,), (0,), (1,)], Walk((0, 1, 2, 3), True, (1, 1, 1, 1))),
+        (Torus((4,), (True,)), [(0,), (1,), (3,)], Walk((2, 0, 1), False, (1, 1))),
+        # a 2x2 plane closes without any wrap
+        (GRID_2X4, [(0, 0), (0, 1), (1, 0), (1, 1)], Walk((0, 1, 3, 2), True, (1, 1, 1, 1))),
+    ],
+)
+def test_walk(torus: Torus, group: list[Coordinate], expected: Walk) -> None:
+    assert torus.walk(group) == expected
+    check_walk(torus, group, expected)
+
+
+def test_walk_refuses_what_is_no_group() -> None:
+    with pytest.raises(AssignmentError, match=r"coordinate \(2, 0\) is not on the torus 2x4"):
+        GRID_2X4.walk([(0, 0), (2, 0)])
+    with pytest.raises(AssignmentError, match="3 members has 2 different coordinates"):
+        GRID_2X4.walk([(0, 0), (0, 1), (0, 0)])
+    with pytest.raises(AssignmentError, match="group of 0 members"):
+        GRID_2X4.walk([])
+
+
+def test_world_of_64_is_walked_within_10_ms() -> None:
+    torus = Slice.parse("v5p-128").torus()
+    points = list(torus.points())
+    seconds = []
+    for seed in range(5):  # another order each time, so that nothing is remembered
+        random.Random(seed).shuffle(points)
+        start = time.perf_counter()
+        walk = torus.walk(points)
+        seconds.append(time.perf_counter() - start)
+        assert walk.closed
+        assert len(walk.hops) == prod(torus.sides)
+    assert min(seconds) < 0.010

@@ -34,9 +34,9 @@ class SubPart:
 def reduction_order(schedule: Schedule, part: int) -> tuple[SubPart, ...]:
     """How ``schedule`` adds up part ``part``: one sub-part, or as many as are added in different orders.
 
-    Part p of an array is ``split(len(array), num_ranks)[p]``: what position p keeps after reduce_scatter, and the same
-    slice of the result of all_reduce. Both ops of one walk give equal answers. Cached: O(1) after the first call for a
-    schedule.
+    Part p is what position p keeps after reduce_scatter, and the same slice of the result of all_reduce; both ops of
+    one walk give equal answers. The slice is that of the *rank* at position p: ``split(len(array), num_ranks)[rank]``.
+    Cached: O(1) after the first call for a schedule.
 
     Raises:
         ScheduleError: the schedule does not reduce, or has no such part.

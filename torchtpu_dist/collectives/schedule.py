@@ -2,7 +2,8 @@
 
 A :class:`Schedule` describes one collective of ``num_ranks`` positions on a walk. The walk is a *ring* when it is
 ``closed`` (position ``n - 1`` is a neighbour of position 0, which takes more than two positions) and a *line*
-otherwise. Positions are places on the walk, not ranks: the walk of the group says which rank stands where.
+otherwise. Positions are places on the walk, not ranks: the walk of the group says which rank stands where, and the
+part or block of position p is that of the rank which stands there.
 
 **Parts, pieces, chunks.** The array of the collective is cut into equal *parts*, each part into ``pieces`` equal
 pieces; such a piece is a *chunk*, the unit that a transfer moves. All chunks of a schedule have the same size.

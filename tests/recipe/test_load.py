@@ -179,8 +179,6 @@ def test_one_line_for_a_file_without_the_essential(text: str, essential: str) ->
     ("argument", "essential"),
     [
         ("compile.enable=true", "got true, not supported yet; write false"),
-        ("parallelism.pipeline_parallel_degree=4", "got 4, not supported yet; write 1"),
-        ("parallelism.context_parallel_degree=-1", "got -1, not supported yet; write 1"),
         ("profiling.enable_profiling=true", "not supported yet"),
         ("device=tpu", "got tpu, not supported yet; write cpu"),
         ("launcher.backend=ray", "got ray, not supported yet; write local"),

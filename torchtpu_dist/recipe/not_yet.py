@@ -110,8 +110,6 @@ _NAMED_HERE: dict[str, str] = {
     "validator": "validation",
 }
 
-_DEGREES = ("context_parallel_degree", "pipeline_parallel_degree", "expert_parallel_degree")
-
 # Values of keys we have that belong to parts that do not exist yet: path -> {value: what to write meanwhile}.
 _PLANNED_VALUES: dict[str, dict[Scalar, str]] = {
     "compile.enable": {True: "write false"},
@@ -144,11 +142,6 @@ def answer_for_key(path: str) -> str | None:
 
 def answer_for_value(path: str, value: object) -> str | None:
     """What to say about ``value`` for the known key ``path`` if it belongs to a planned part, else ``None``."""
-    section, _, name = path.partition(".")
-    if section == "parallelism" and name in _DEGREES:
-        if isinstance(value, int | float) and not isinstance(value, bool) and (value > 1 or value == -1):
-            return f"got {value}, {_not_supported('write 1')}"
-        return None
     for planned, remedy in _PLANNED_VALUES.get(path, {}).items():
         if value == planned and type(value) is type(planned):
             shown = str(value).lower() if isinstance(value, bool) else value

@@ -1,0 +1,176 @@
+"""Everything that can be known about a recipe before a process starts, as one value; or the line that says why not."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TypeVar
+
+from torchtpu_dist.data.tokenizer import ByteTokenizer
+from torchtpu_dist.errors import RecipeError
+from torchtpu_dist.estimate.memory import MemoryEstimate, estimate_memory
+from torchtpu_dist.mesh import Assignment, Slice, assign
+from torchtpu_dist.models.registry import model_args, refuse_untrainable
+from torchtpu_dist.models.shapes import Llama3Args, num_parameters
+from torchtpu_dist.parallel.checks import BatchPlan, check_model_fits
+from torchtpu_dist.parallel.degrees import ParallelDegrees
+from torchtpu_dist.recipe.recipe import Recipe
+
+_GIB = 2**30
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A recipe that was checked, and what follows from it."""
+
+    recipe: Recipe
+    slice: Slice
+    degrees: ParallelDegrees
+    args: Llama3Args
+    assignment: Assignment
+    batch: BatchPlan
+    memory: MemoryEstimate
+
+    @property
+    def world_size(self) -> int:
+        """Ranks: one process for each device of the slice."""
+        return self.slice.num_devices
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples of one optimizer step over all ranks."""
+        return self.batch.global_batch_size
+
+    @property
+    def accumulation_steps(self) -> int:
+        """Forward and backward passes of one optimizer step."""
+        return self.batch.accumulation_steps
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of one optimizer step over all ranks."""
+        return self.global_batch_size * self.recipe.training.seq_len
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps of the run."""
+        return self.recipe.training.steps
+
+    @cached_property
+    def num_parameters(self) -> int:
+        """Parameters of the whole model."""
+        return num_parameters(self.args)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is allowed and yet likely not meant; shown at the head of a run."""
+        warmup, steps = self.recipe.lr_scheduler.warmup_steps, self.steps
+        if warmup < steps:
+            return ()
+        return (
+            f"lr_scheduler.warmup_steps ({warmup}) is not shorter than training.steps ({steps}): "
+            "the learning rate rises all run long and never decays",
+        )
+
+
+def check(recipe: Recipe) -> Plan:
+    """Prove that ``recipe`` can run on its slice.
+
+    Checked: the slice exists; the degrees multiply to its devices; the model exists and its sizes agree; heads,
+    key/value heads, widths, sequence and batch divide; the vocabulary holds every token; the mesh fits on the torus;
+    the modelled memory fits in the HBM.
+
+    Raises:
+        RecipeError: one line for each mistake that can be seen at once, with the recipe key, the value, why, and what
+            to write.
+    """
+    problems: list[str] = []
+    slice_ = _try(problems, lambda: Slice.parse(recipe.slice))
+    args = _try(problems, lambda: model_args(recipe.model))
+    if slice_ is None or args is None:
+        raise RecipeError("\n".join(problems))
+    _try(problems, lambda: _check_vocabulary(recipe, args))
+    degrees = _try(problems, lambda: ParallelDegrees.resolve(recipe.parallelism, slice_.num_devices, slice_.name))
+    if degrees is None:
+        raise RecipeError("\n".join(problems))
+    batch = _try(problems, lambda: check_model_fits(degrees, args, recipe.training, recipe.activation_checkpoint))
+    assignment = _try(problems, lambda: assign(slice_, degrees.axes))
+    if problems or batch is None or assignment is None:
+        raise RecipeError("\n".join(problems))
+    memory = estimate_memory(
+        args,
+        degrees,
+        recipe.training,
+        recipe.parallelism,
+        recipe.activation_checkpoint,
+        slice_.generation,
+    )
+    if not memory.fits:
+        raise RecipeError(_does_not_fit(memory, slice_, recipe))
+    return Plan(recipe, slice_, degrees, args, assignment, batch, memory)
+
+
+def check_can_start(plan: Plan) -> None:
+    """What a run needs and a dry run does not: a model that can be trained, and a machine that holds all ranks.
+
+    Raises:
+        RecipeError: the model cannot be trained yet, or the weights, gradients and moments of all emulated devices
+            are more than the free memory of this machine.
+    """
+    refuse_untrainable(plan.args, plan.recipe.model.flavor)
+    needed = plan.memory.state_bytes * plan.world_size
+    free = _free_memory_bytes()
+    if free is not None and needed > free:
+        raise RecipeError(
+            f"slice ({plan.slice}): its {plan.world_size} emulated devices hold {needed / _GIB:,.0f} GiB of weights, "
+            f"gradients and moments, and this machine has {free / _GIB:,.0f} GiB free; use --dry-run, or a smaller "
+            "model (model.flavor, model.dim, model.n_layers)"
+        )
+
+
+def _check_vocabulary(recipe: Recipe, args: Llama3Args) -> None:
+    needed = ByteTokenizer.vocab_size
+    if args.vocab_size < needed:
+        raise RecipeError(
+            f"model.vocab_size={args.vocab_size} is smaller than the {needed} tokens of data.tokenizer "
+            f"({recipe.data.tokenizer}): use {needed} or more"
+        )
+
+
+def _does_not_fit(memory: MemoryEstimate, slice_: Slice, recipe: Recipe) -> str:
+    parts = {"parameters": memory.parameters_bytes, "gradients": memory.gradients_bytes}
+    parts |= {"moments": memory.optimizer_bytes, **dict(memory.peak.parts)}
+    listed = ", ".join(f"{name} {size / _GIB:.1f}" for name, size in parts.items() if size)
+    remedies = []
+    if recipe.activation_checkpoint.mode != "full":
+        remedies.append("activation_checkpoint.mode=full")
+    if recipe.training.local_batch_size > 1:
+        remedies.append("a smaller training.local_batch_size")
+    if recipe.training.mixed_precision_param == "float32":
+        remedies.append("training.mixed_precision_param=bfloat16")
+    remedies += ["a larger parallelism.data_parallel_shard_degree or tensor_parallel_degree", "a larger slice"]
+    return (
+        f"slice {slice_}: a device needs {memory.total_bytes / _GIB:.1f} GiB (modelled: {listed}) and has "
+        f"{memory.hbm_bytes / _GIB:.1f} GiB of HBM: use {', '.join(remedies[:-1])} or {remedies[-1]}"
+    )
+
+
+def _try(problems: list[str], step: Callable[[], _T]) -> _T | None:
+    try:
+        return step()
+    except RecipeError as error:
+        problems.append(str(error))
+        return None
+
+
+def _free_memory_bytes() -> int | None:
+    """What Linux says is available; None where there is no such file."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return None

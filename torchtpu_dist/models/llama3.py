@@ -16,16 +16,13 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchtpu_dist.models.shapes import Llama3Args, RotaryScaling
-
-if TYPE_CHECKING:
-    from torchtpu_dist.parallel.rng import Constant, Normal
+from torchtpu_dist.parallel.rng import Constant, Normal
 
 INIT_STD = 0.02
 
@@ -58,8 +55,6 @@ class Llama3(nn.Module):
         stream (``wo``, ``w2``) are scaled by ``1 / sqrt(2 * n_layers)``, so that the stream's variance does not
         grow with depth (GPT-2's rule). Norms start as 1.
         """
-        from torchtpu_dist.parallel.rng import Constant, Normal
-
         residual = Normal(INIT_STD / math.sqrt(2 * self.args.n_layers))
         chosen: dict[str, Normal | Constant] = {}
         for name, _ in self.named_parameters():

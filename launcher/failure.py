@@ -13,7 +13,8 @@ from torchtpu_dist.errors import CollectiveTimeout, PeerLostError, TorchTpuError
 
 # What torch's own backends say when a peer has gone; they have no exception type for it.
 _LOST_PEER_PHRASES = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
-_EXITED = "exited"
+EXITED = "exited"
+"""The type of a failure that is known only from the exit status."""
 _TIMEOUT = "Timeout"
 _USER_FAILED = 3
 _INFRASTRUCTURE_FAILED = 4
@@ -44,7 +45,7 @@ class RankFailure:
     @property
     def headline(self) -> str:
         """One line: ``rank 3 failed: ValueError: ...`` or ``rank 3 exited with code 9``."""
-        if self.type == _EXITED:
+        if self.type == EXITED:
             return f"rank {self.rank} {self.message}"
         first, *rest = self.message.splitlines() or [""]
         return f"rank {self.rank} failed: {self.type}: {first}" + (" ..." if rest else "")
@@ -58,7 +59,7 @@ class RankFailure:
         """
         if self.type == _TIMEOUT:
             return _INFRASTRUCTURE_FAILED
-        if self.type == _EXITED:
+        if self.type == EXITED:
             from_outside = self.exit_code in (-signal.SIGKILL, -signal.SIGTERM)
             return _INFRASTRUCTURE_FAILED if from_outside else _USER_FAILED
         return self.exit_code
@@ -86,7 +87,7 @@ def from_exception(rank: int, error: BaseException, hide_above: TracebackType | 
 
 def from_exit(rank: int, exit_status: int, at: float, secondary: bool = False) -> RankFailure:
     """Describe a process that ended without a word: ``exited with code 9``, ``was killed by signal 9 (SIGKILL)``."""
-    return RankFailure(rank, at, _EXITED, describe_exit(exit_status), exit_status, secondary)
+    return RankFailure(rank, at, EXITED, describe_exit(exit_status), exit_status, secondary)
 
 
 def from_timeout(rank: int, why: str, exit_status: int, at: float, stacks: str) -> RankFailure:

@@ -27,6 +27,8 @@ from torchtpu_dist.errors import LaunchError, StopRequested
 
 NOTICE_S = 5.0
 """How long the other ranks may take to notice a failure by themselves; dead peers are noticed within 2 s."""
+NOTICE_WHILE_STARTING_S = 1.0
+"""The same while ranks are still finding each other: who waits for a dead rank there notices nothing."""
 TERMINATE_S = 3.0
 """Between SIGTERM and SIGKILL when nothing has to be saved."""
 DUMP_S = 1.0
@@ -133,7 +135,8 @@ class _Supervision:
             self._enter(_Stage.SAVING, self._job.grace_s)
         elif status != 0 and self._stage < _Stage.NOTICING:
             self._record("failure", rank=rank, status=status)
-            self._enter(_Stage.NOTICING, NOTICE_S)
+            all_running = len(self._running) == self._job.world_size
+            self._enter(_Stage.NOTICING, NOTICE_S if all_running else NOTICE_WHILE_STARTING_S)
 
     def _is_our_doing(self, status: int) -> bool:
         """Whether a rank was killed by a signal that we sent."""

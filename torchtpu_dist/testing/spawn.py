@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher.failure import RankFailure
+from launcher.failure import EXITED, RankFailure
 from launcher.fork_client import ForkServerClient
 from launcher.job import DEFAULT_PRELOAD, Job, JobResult
 from launcher.supervise import supervise
@@ -38,7 +38,10 @@ class RanksFailed(AssertionError):
         self.first = result.failures[0]
         self.failures: dict[int, RankFailure] = {each.rank: each for each in result.failures}
         self.exit_codes = result.exit_codes
-        others = [each.headline for each in result.failures[1:]]
+        others = [each.headline for each in result.failures[1:] if each.type != EXITED]
+        silent = len(result.failures) - 1 - len(others)
+        if silent:
+            others.append(f"{silent} other ranks ended without a word")
         super().__init__("\n".join([self.first.headline, self.first.traceback.rstrip(), *others]))
 
 

@@ -30,10 +30,10 @@ norm and its output: ``T (8 d / tp + c d)``.
 compiler saves by fusing (XLA keeps about 5 bytes a logit where this counts 14) or needs for its own program.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from torchtpu_dist.estimate.weights import weights
 from torchtpu_dist.mesh.generations import Generation
 from torchtpu_dist.models.shapes import Llama3Args
 from torchtpu_dist.parallel.config import ActivationCheckpointConfig, ParallelismConfig
@@ -119,7 +119,7 @@ def estimate_memory(
     generation: Generation,
 ) -> MemoryEstimate:
     """The modelled HBM of the fullest device by the formulas above. Degrees must divide (see ``parallel.checks``)."""
-    local = sum(weight.local(degrees) for weight in _weights(args))
+    local = sum(weight.local(degrees) for weight in weights(args))
     return MemoryEstimate(
         parameters_bytes=local * _STATE_DTYPE_BYTES,
         gradients_bytes=local * _STATE_DTYPE_BYTES,
@@ -175,8 +175,9 @@ def _phases(
     c = _COMPUTE_BYTES[training.mixed_precision_param]
     tp, tokens = degrees.tp, training.local_batch_size * training.seq_len
     wrapped = degrees.data_parallel > 1 or c != _STATE_DTYPE_BYTES
-    block = sum(weight.gathered(tp) for weight in _block_weights(args)) if wrapped else 0
-    root = sum(weight.gathered(tp) for weight in _root_weights(args)) if wrapped else 0
+    gathered = {unit: sum(w.gathered(tp) for w in weights(args) if w.unit == unit) for unit in ("block", "root")}
+    block = gathered["block"] // args.n_layers if wrapped else 0
+    root = gathered["root"] if wrapped else 0
     output = args.vocab_size * args.dim // tp if wrapped else 0
 
     stay_gathered = parallelism.fsdp_reshard_after_forward == "never"
@@ -211,46 +212,3 @@ def _phases(
             (("gathered weights", root * c + between), ("unreduced gradients", root * (c + 4))),
         ),
     )
-
-
-@dataclass(frozen=True)
-class _Weight:
-    """One parameter tensor; ``split`` is the dimension that tensor parallel cuts, None when every rank has it all."""
-
-    shape: tuple[int, ...]
-    split: int | None
-
-    def gathered(self, tp: int) -> int:
-        """Elements a tensor-parallel rank holds once FSDP has gathered them."""
-        rows, columns = self._cut(tp)
-        return rows * columns
-
-    def local(self, degrees: ParallelDegrees) -> int:
-        """Elements of the fullest device: FSDP cuts the rows (dimension 0) that tensor parallel left."""
-        rows, columns = self._cut(degrees.tp)
-        return -(-rows // degrees.dp_shard) * columns
-
-    def _cut(self, tp: int) -> tuple[int, int]:
-        sizes = [self.shape[0], self.shape[1] if len(self.shape) > 1 else 1]
-        if self.split is not None:
-            sizes[self.split] = -(-sizes[self.split] // tp)
-        return sizes[0], sizes[1]
-
-
-def _weights(args: Llama3Args) -> Iterator[_Weight]:
-    yield from _root_weights(args)
-    for _ in range(args.n_layers):
-        yield from _block_weights(args)
-
-
-def _block_weights(args: Llama3Args) -> Iterator[_Weight]:
-    d, kv, f = args.dim, args.n_kv_heads * args.head_dim, args.ffn_dim
-    yield from (_Weight((d,), None), _Weight((d,), None))  # attention_norm, ffn_norm
-    yield from (_Weight((d, d), 0), _Weight((kv, d), 0), _Weight((kv, d), 0), _Weight((d, d), 1))  # wq wk wv wo
-    yield from (_Weight((f, d), 0), _Weight((f, d), 0), _Weight((d, f), 1))  # w1 w3 w2
-
-
-def _root_weights(args: Llama3Args) -> Iterator[_Weight]:
-    yield from (_Weight((args.vocab_size, args.dim), 0), _Weight((args.dim,), None))  # tok_embeddings, norm
-    if not args.tied_embeddings:
-        yield _Weight((args.vocab_size, args.dim), 0)  # output

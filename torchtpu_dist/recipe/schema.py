@@ -1,6 +1,7 @@
-"""The JSON schema of a recipe file, for editors: ``python -m torchtpu_dist.recipe.schema > recipes/recipe.schema.json``.
+"""The JSON schema of a recipe file, for editors.
 
-Each recipe names it in its first line, so an editor completes keys and shows what they are for.
+Made anew by ``python -m torchtpu_dist.recipe.schema > recipes/recipe.schema.json``. Each recipe names it in its first
+line, so an editor completes keys and shows what they are for.
 """
 
 import json

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load
 
 from torchtpu_dist.checkpoint.manifest import Manifest, read_manifest
 from torchtpu_dist.errors import CheckpointError
@@ -26,9 +26,9 @@ def load_checkpoint(
     manifest = read_manifest(checkpoint)
     manifest.check_model(model_shape, checkpoint)
     model_state, optimizer_state = get_state_dict(model, optimizer)
-    state = {"model": model_state, "optimizer": optimizer_state}
+    state: dict[str, Any] = {"model": model_state, "optimizer": optimizer_state}
     try:
-        dcp.load(state, checkpoint_id=checkpoint)
+        load(state, checkpoint_id=checkpoint)
     except CheckpointException as error:
         first = next(iter(error.failures.values()))[0] if error.failures else error
         raise CheckpointError(f"checkpoint {checkpoint} does not fit this model: {first}") from error

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from torchtpu_dist.checkpoint.folder import checkpoints_folder, fsync_folder, point_latest, prune, step_folder
 from torchtpu_dist.checkpoint.manifest import MANIFEST_NAME, Manifest
@@ -34,7 +34,7 @@ def save_checkpoint(
     partial = checkpoints_folder(run_dir) / f".step-{manifest.step}.partial"
     _on_rank_0("make room for", partial, lambda: _make_room(partial))
     model_state, optimizer_state = get_state_dict(model, optimizer)
-    dcp.save({"model": model_state, "optimizer": optimizer_state}, checkpoint_id=partial)
+    save({"model": model_state, "optimizer": optimizer_state}, checkpoint_id=partial)
     _on_rank_0("finish", final, lambda: _finish(run_dir, partial, final, manifest, keep_latest_k))
     return final
 

@@ -3,13 +3,12 @@
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
-from torchdata.stateful_dataloader import StatefulDataLoader
 
 from torchtpu_dist.checkpoint.save import save_checkpoint
 from torchtpu_dist.collectives import recorder
+from torchtpu_dist.data.loader import SampleLoader
 from torchtpu_dist.errors import StopRequested
 from torchtpu_dist.training.metrics import MetricsWriter, StepMetrics
 from torchtpu_dist.training.run import Run
@@ -33,7 +32,7 @@ def train(
     run: Run,
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
-    loader: StatefulDataLoader[Any],
+    loader: SampleLoader,
     progress: Progress,
     metrics: MetricsWriter,
     stop: StopSignal,
@@ -93,20 +92,15 @@ def _save(
     run: Run,
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
-    loader: StatefulDataLoader[Any],
+    loader: SampleLoader,
     progress: Progress,
 ) -> None:
     config = run.config.checkpoint
     if not config.enable or progress.saved_step == progress.step:
         return
-    manifest = run.manifest(progress.step, progress.tokens, loader_position(loader))
+    manifest = run.manifest(progress.step, progress.tokens, loader.state_dict())
     progress.checkpoint = save_checkpoint(run.run_dir, model, optimizer, manifest, config.keep_latest_k)
     progress.saved_step = progress.step
-
-
-def loader_position(loader: StatefulDataLoader[Any]) -> dict[str, Any]:
-    """The loader's place in the data stream, as plain JSON values."""
-    return dict(loader.state_dict())
 
 
 def _continue_hint(progress: Progress) -> str:

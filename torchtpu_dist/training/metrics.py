@@ -44,9 +44,7 @@ class MetricsWriter:
                 # Imported here: it costs a second and only rank 0 needs it.
                 from torch.utils.tensorboard import SummaryWriter
 
-                self._tensorboard = SummaryWriter(  # type: ignore[no-untyped-call]
-                    log_dir=str(run_dir / "tensorboard"), purge_step=resumed_step + 1
-                )
+                self._tensorboard = SummaryWriter(log_dir=str(run_dir / "tensorboard"), purge_step=resumed_step + 1)
 
     def __enter__(self) -> "MetricsWriter":
         return self

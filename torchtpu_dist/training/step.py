@@ -49,7 +49,7 @@ def train_step(
     size = config.training.local_batch_size
     for part_tokens, part_labels in zip(tokens.split(size), labels.split(size), strict=True):
         part = token_loss_sum(model(part_tokens), part_labels) / global_count
-        part.backward()  # type: ignore[no-untyped-call]
+        part.backward()
         loss += part.detach()
     global_loss = _sum_over_data(run, loss.double())
     if not torch.isfinite(torch.tensor(global_loss)):

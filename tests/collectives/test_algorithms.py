@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchtpu_dist.collectives.algorithms import build_schedule
@@ -13,6 +13,7 @@ from torchtpu_dist.collectives.verify import verify
 sizes = st.integers(1, 17)
 
 
+@settings(deadline=None)
 @given(op=st.sampled_from(Op), num_ranks=sizes, closed=st.booleans(), data=st.data())
 def test_every_schedule_is_proven(op: Op, num_ranks: int, closed: bool, data: st.DataObject) -> None:
     root = data.draw(st.integers(0, num_ranks - 1)) if op is Op.BROADCAST else 0
@@ -37,6 +38,7 @@ def test_steps_are_the_hops_of_the_longest_path(num_ranks: int) -> None:
     assert num_ranks - 1 <= steps(Op.ALL_TO_ALL, closed=False) <= num_ranks + 1
 
 
+@settings(deadline=None)
 @given(op=st.sampled_from(Op), num_ranks=st.integers(3, 12))
 def test_ring_links_are_used_alike_in_both_directions(op: Op, num_ranks: int) -> None:
     schedule = build_schedule(op, num_ranks, closed=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchtpu_dist.collectives.cost import FIRST_HOP_US, FURTHER_HOP_US, price
@@ -72,11 +72,13 @@ def test_the_error_against_measurements_is_the_stated_one(row: Measured) -> None
     assert predicted.time_us / row.measured_us - 1 == pytest.approx(row.error, abs=0.01)
 
 
+@settings(deadline=None)
 @given(op=ops, n=sizes, closed=st.booleans(), num_bytes=st.integers(0, 2**40), more=st.integers(0, 2**40))
 def test_more_bytes_are_never_cheaper(op: Op, n: int, closed: bool, num_bytes: int, more: int) -> None:
     assert price(op, num_bytes, n, closed, W).time_us <= price(op, num_bytes + more, n, closed, W).time_us
 
 
+@settings(deadline=None)
 @given(op=ops, n=sizes, num_bytes=st.integers(0, 2**40))
 def test_a_ring_is_at_most_twice_as_fast_as_a_line(op: Op, n: int, num_bytes: int) -> None:
     ring, line = (price(op, num_bytes, n, closed, W) for closed in (True, False))
@@ -86,6 +88,7 @@ def test_a_ring_is_at_most_twice_as_fast_as_a_line(op: Op, n: int, num_bytes: in
     assert ring.algorithm == ("ring" if n > 2 else "line")
 
 
+@settings(deadline=None)
 @given(op=ops, n=sizes, closed=st.booleans(), hops=st.integers(1, 5))
 def test_a_strided_group_shares_its_links_with_the_groups_beside_it(op: Op, n: int, closed: bool, hops: int) -> None:
     near, far = price(op, V, n, closed, W), price(op, V, n, closed, W, hops=[hops] * (n if closed else n - 1))

@@ -2,7 +2,7 @@
 
 import numpy
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchtpu_dist.collectives.algorithms import build_schedule
@@ -38,6 +38,7 @@ def run(schedule: Schedule, contributions: numpy.ndarray) -> numpy.ndarray:
     return held
 
 
+@settings(deadline=None)
 @given(**walks, seed=st.integers(0, 2**32 - 1))
 def test_the_order_gives_the_bits_that_the_schedule_gives(num_ranks: int, closed: bool, seed: int) -> None:
     scatter, reduce = (build_schedule(op, num_ranks, closed) for op in (Op.REDUCE_SCATTER, Op.ALL_REDUCE))
@@ -57,6 +58,7 @@ def test_the_order_gives_the_bits_that_the_schedule_gives(num_ranks: int, closed
             numpy.testing.assert_array_equal(reduced[position, chunks].reshape(-1), expected)
 
 
+@settings(deadline=None)
 @given(**walks)
 def test_every_position_is_added_exactly_once(num_ranks: int, closed: bool) -> None:
     schedule = build_schedule(Op.ALL_REDUCE, num_ranks, closed)
@@ -65,6 +67,7 @@ def test_every_position_is_added_exactly_once(num_ranks: int, closed: bool) -> N
             assert sorted(positions(sub.order)) == list(range(num_ranks))
 
 
+@settings(deadline=None)
 @given(**walks)
 def test_all_reduce_and_reduce_scatter_add_in_the_same_order(num_ranks: int, closed: bool) -> None:
     scatter, reduce = (build_schedule(op, num_ranks, closed) for op in (Op.REDUCE_SCATTER, Op.ALL_REDUCE))
@@ -72,6 +75,7 @@ def test_all_reduce_and_reduce_scatter_add_in_the_same_order(num_ranks: int, clo
         assert reduction_order(scatter, part) == reduction_order(reduce, part)
 
 
+@settings(deadline=None)
 @given(**walks)
 def test_orders_are_few_and_flat(num_ranks: int, closed: bool) -> None:
     schedule = build_schedule(Op.REDUCE_SCATTER, num_ranks, closed)

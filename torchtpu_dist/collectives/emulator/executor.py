@@ -1,0 +1,297 @@
+"""Moving the payload of a call through the group's segment.
+
+All ops are one of two movements over *blocks* (pieces of the user's memory, one for each peer):
+
+- **exchange**: every rank leaves blocks in its slot, all meet, every rank takes what is meant for it from the slots
+  of the others. One copy in, one copy (or reduction) out, one meeting a window.
+- **all_reduce of large arrays**: each rank reduces its own part and leaves the result; one more meeting, then all
+  copy the parts out. Windows overlap so that this too costs one meeting a window.
+
+A window is as much as fits into a slot, chosen so that slots stay in the cache. What a window holds depends on the
+sizes alone, which are equal on all ranks.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+
+from torchtpu_dist.collectives.contract import Fingerprint
+from torchtpu_dist.collectives.emulator.channel import Channel
+from torchtpu_dist.collectives.emulator.reduce import Reduction
+from torchtpu_dist.collectives.schedule import split
+
+ONE_PHASE_ELEMENTS = 32 * 1024  # n * elements up to which every rank computes the whole all_reduce itself
+_ALIGN_BYTES = 64
+
+_copy = ctypes.memmove
+
+
+@dataclass(frozen=True)
+class Block:
+    """``num_bytes`` of the user's memory at ``address``."""
+
+    address: int
+    num_bytes: int
+
+
+class Executor:
+    """The movements of one group."""
+
+    def __init__(self, channel: Channel, reduction: Reduction) -> None:
+        self.channel = channel
+        self.reduction = reduction
+        self.rank = channel.rank
+        self.num_ranks = channel.num_ranks
+        memory, layout = channel.segment.memory, channel.segment.layout
+        self._window_bytes = layout.window_bytes
+        self._base = memory.address
+        self._slots = [
+            [memory.address + layout.slot(buffer, rank) for rank in range(self.num_ranks)] for buffer in range(3)
+        ]
+        self._slot_offsets = [[layout.slot(buffer, rank) for rank in range(self.num_ranks)] for buffer in range(3)]
+        self._rows: dict[tuple[torch.dtype, int, int, int], list[torch.Tensor]] = {}
+
+    # ------------------------------------------------------------------ meeting without payload
+    def barrier(self, call: Fingerprint) -> None:
+        """All ranks have called."""
+        self.channel.meet_first(call)
+
+    # ------------------------------------------------------------------ one block for everybody
+    def spread(
+        self, call: Fingerprint, buffer: int, block_bytes: int, source: Block | None, targets: dict[int, int]
+    ) -> None:
+        """Ranks with a ``source`` leave one block for everybody; ``targets`` gives where this rank wants the block of
+        which member (address by member). all_gather, gather, broadcast.
+        """
+        window = self._window_bytes
+        own = targets.get(self.rank)
+        if own is not None and source is not None and block_bytes and own != source.address:
+            _copy(own, source.address, block_bytes)
+        others = [(member, address) for member, address in targets.items() if member != self.rank]
+        offset = 0
+        while True:
+            size = min(window, block_bytes - offset)
+            if source is not None and size:
+                _copy(self._slots[buffer][self.rank], source.address + offset, size)
+            current = self.channel.meet() if offset else self.channel.meet_first(call)
+            if size:
+                slots = self._slots[current]
+                for member, address in others:
+                    _copy(address + offset, slots[member], size)
+            offset += size
+            if offset >= block_bytes:
+                return
+            buffer = (current + 1) % 3
+
+    # ------------------------------------------------------------------ a block for each
+    def exchange(
+        self,
+        call: Fingerprint,
+        buffer: int,
+        sources: Sequence[Block] | None,
+        targets: Sequence[Block] | None,
+        largest_bytes: int | None,
+    ) -> None:
+        """Member j gets ``sources[j]``; what member i sends arrives in ``targets[i]``. all_to_all, scatter.
+
+        Args:
+            sources: None on a rank that sends nothing.
+            targets: None entries are not possible; blocks of 0 bytes are.
+            largest_bytes: the largest block of all pairs; None when ranks must compare their sizes first.
+        """
+        n, rank = self.num_ranks, self.rank
+        share = self._window_bytes // n // _ALIGN_BYTES * _ALIGN_BYTES
+        compare = largest_bytes is None
+        if compare:
+            self.channel.write_splits(
+                buffer,
+                [block.num_bytes for block in sources] if sources else [0] * n,
+                [block.num_bytes for block in targets] if targets else [0] * n,
+            )
+        if sources and targets and sources[rank].num_bytes:
+            _copy(targets[rank].address, sources[rank].address, min(sources[rank].num_bytes, targets[rank].num_bytes))
+        offset = 0
+        while True:
+            if sources:
+                slot = self._slots[buffer][rank]
+                for member, block in enumerate(sources):
+                    size = min(share, block.num_bytes - offset)
+                    if size > 0 and member != rank:
+                        _copy(slot + member * share, block.address + offset, size)
+            if offset:
+                current = self.channel.meet()
+            else:
+                current = self.channel.meet_first(call)
+                if compare:
+                    largest_bytes = self.channel.check_splits(current)
+            if targets:
+                slots = self._slots[current]
+                for member, block in enumerate(targets):
+                    size = min(share, block.num_bytes - offset)
+                    if size > 0 and member != rank:
+                        _copy(block.address + offset, slots[member] + rank * share, size)
+            offset += share
+            assert largest_bytes is not None
+            if offset >= largest_bytes:
+                return
+            buffer = (current + 1) % 3
+
+    # ------------------------------------------------------------------ reductions
+    def reduce_scatter(
+        self, call: Fingerprint, buffer: int, reduce: str, sources: Sequence[torch.Tensor], out: torch.Tensor
+    ) -> None:
+        """``sources[j]`` [elements] is this rank's contribution to the result of member j, ``out`` [elements] the
+        result of this rank. All are contiguous and equally large.
+        """
+        rank, itemsize, elements = self.rank, out.element_size(), out.numel()
+        share = self._share(itemsize)
+        addresses = [source.data_ptr() for source in sources]
+        start = 0
+        while True:
+            count = min(share, elements - start)
+            slot = self._slots[buffer][rank]
+            if count:
+                for member, address in enumerate(addresses):
+                    if member != rank:
+                        _copy(slot + member * share * itemsize, address + start * itemsize, count * itemsize)
+            current = self.channel.meet() if start else self.channel.meet_first(call)
+            if count:
+                rows = list(self._typed_rows(out.dtype, current, rank * share, count))
+                rows[rank] = sources[rank] if count == elements else sources[rank][start : start + count]
+                into = out if count == elements else out[start : start + count]
+                self.reduction.reduce_window(reduce, rank, elements, start, rows, into)
+            start += count
+            if start >= elements:
+                return
+            buffer = (current + 1) % 3
+
+    def all_reduce(
+        self, call: Fingerprint, buffer: int, reduce: str, source: torch.Tensor, out: torch.Tensor, wanted: bool
+    ) -> None:
+        """``out`` [elements] becomes the sum of everybody's ``source`` [elements] (may be the same memory); ranks that
+        do not want it (``reduce`` to a root) only help.
+        """
+        elements = source.numel()
+        if elements * self.num_ranks <= ONE_PHASE_ELEMENTS:
+            self._all_reduce_small(call, buffer, reduce, source, out, wanted)
+        else:
+            self._all_reduce_large(call, buffer, reduce, source, out, wanted)
+
+    def _all_reduce_small(
+        self, call: Fingerprint, buffer: int, reduce: str, source: torch.Tensor, out: torch.Tensor, wanted: bool
+    ) -> None:
+        elements = source.numel()
+        if elements:
+            _copy(self._slots[buffer][self.rank], source.data_ptr(), elements * source.element_size())
+        current = self.channel.meet_first(call)
+        if elements and wanted:
+            self.reduction.reduce_all(reduce, self._matrix(source.dtype, current, elements), out)
+
+    def _all_reduce_large(
+        self, call: Fingerprint, buffer: int, reduce: str, source: torch.Tensor, out: torch.Tensor, wanted: bool
+    ) -> None:
+        n, rank = self.num_ranks, self.rank
+        itemsize, dtype = source.element_size(), source.dtype
+        parts = _parts(source.numel(), n)
+        longest = parts[0][1]
+        share = self._share(itemsize)
+        own_start, own_size = parts[rank]
+        source_address, out_address = source.data_ptr(), out.data_ptr()
+        num_windows = -(-longest // share)
+
+        def put(window: int, into: int) -> None:
+            slot, done = self._slots[into][rank], window * share
+            for member, (start, size) in enumerate(parts):
+                count = min(share, size - done)
+                if count > 0 and member != rank:
+                    _copy(
+                        slot + member * share * itemsize, source_address + (start + done) * itemsize, count * itemsize
+                    )
+
+        def add(window: int, at: int) -> None:
+            done = window * share
+            count = min(share, own_size - done)
+            if count <= 0:
+                return
+            typed = self._typed_rows(dtype, at, rank * share, count)
+            rows = list(typed)
+            rows[rank] = source[own_start + done : own_start + done + count]
+            # The place of the own part in the own slot is read by nobody before the next meeting.
+            self.reduction.reduce_window(reduce, rank, own_size, done, rows, typed[rank])
+
+        def take(window: int, at: int) -> None:
+            slots, done = self._slots[at], window * share
+            for member, (start, size) in enumerate(parts):
+                count = min(share, size - done)
+                if count > 0:
+                    _copy(
+                        out_address + (start + done) * itemsize,
+                        slots[member] + member * share * itemsize,
+                        count * itemsize,
+                    )
+
+        put(0, buffer)
+        current = self.channel.meet_first(call)
+        for window in range(num_windows):
+            # Between two meetings: finish the window before, add this one, bring in the next.
+            if window and wanted:
+                take(window - 1, (current - 1) % 3)
+            add(window, current)
+            if window + 1 < num_windows:
+                put(window + 1, (current + 1) % 3)
+            current = self.channel.meet()
+        if wanted:
+            take(num_windows - 1, (current - 1) % 3)
+
+    # ------------------------------------------------------------------ typed views of the slots
+    def _share(self, itemsize: int) -> int:
+        """Elements of one part in a slot that holds a window of all parts."""
+        return max(1, self._window_bytes // self.num_ranks // _ALIGN_BYTES * _ALIGN_BYTES // itemsize)
+
+    def _typed_rows(self, dtype: torch.dtype, buffer: int, start: int, count: int) -> list[torch.Tensor]:
+        """Elements ``start : start + count`` of every rank's slot."""
+        key = (dtype, buffer, start, count)
+        rows = self._rows.get(key)
+        if rows is None:
+            if len(self._rows) > 512:
+                self._rows.clear()
+            rows = self._rows[key] = [
+                torch.frombuffer(
+                    self.channel.segment.memory.buffer,
+                    dtype=dtype,
+                    count=count,
+                    offset=offset + start * dtype.itemsize,
+                )
+                for offset in self._slot_offsets[buffer]
+            ]
+        return rows
+
+    def _matrix(self, dtype: torch.dtype, buffer: int, elements: int) -> torch.Tensor:
+        """The first ``elements`` of every rank's slot as [n, elements]."""
+        key = (dtype, buffer, -1, elements)
+        rows = self._rows.get(key)
+        if rows is None:
+            if len(self._rows) > 512:
+                self._rows.clear()
+            stride = self._window_bytes // dtype.itemsize
+            flat = torch.frombuffer(
+                self.channel.segment.memory.buffer,
+                dtype=dtype,
+                count=stride * self.num_ranks,
+                offset=self._slot_offsets[buffer][0],
+            )
+            rows = self._rows[key] = [flat.view(self.num_ranks, stride)[:, :elements]]
+        return rows[0]
+
+    def forget_views(self) -> None:
+        """Drop the cached views, so that the segment can be unmapped."""
+        self._rows.clear()
+
+
+@lru_cache(maxsize=1024)
+def _parts(elements: int, num_ranks: int) -> tuple[tuple[int, int], ...]:
+    """First element and number of elements of each rank's part; the first is the longest."""
+    return tuple((part.start, part.stop - part.start) for part in split(elements, num_ranks))

@@ -104,8 +104,6 @@ class ForkServer:
 
     def _start(self, message: dict[str, Any], descriptors: list[int]) -> None:
         """Fork the ranks ``first_rank`` ... of the job."""
-        from torchtpu_dist.collectives.roster import RosterWriter  # imports torch: after ``die_with_parent``
-
         if self._ranks:
             raise LaunchError(f"the fork server is busy: {len(self._ranks)} ranks of another job are running")
         num_threads = len(os.listdir("/proc/self/task"))
@@ -114,6 +112,8 @@ class ForkServer:
                 f"the fork server has {num_threads} threads, expected 1: one of the preload modules "
                 "starts threads when it is imported; take it out of the job's preload"
             )
+        from torchtpu_dist.collectives.roster import RosterWriter  # imports torch, which starts no thread
+
         job = Job.from_json(message["job"])
         named = dict(zip(message["descriptors"], descriptors, strict=True))
         self._roster = RosterWriter(job.roster_path, job.world_size)

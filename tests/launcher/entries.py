@@ -1,0 +1,48 @@
+"""What the ranks of the launcher's tests run. Loaded by name, as drive.py stands beside it."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from typing import Any, NoReturn
+
+import torch.distributed as dist
+
+from torchtpu_dist.errors import StopRequested
+
+
+def wait_with_children(arguments: dict[str, Any]) -> None:
+    """Start two grandchildren (one that leaves the group, as a daemon does), tell all pids, wait for ever."""
+    worker = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+    daemon = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True)
+    _tell([os.getpid(), os.getppid(), worker.pid, daemon.pid])
+    while True:
+        signal.pause()
+
+
+def save_when_asked(arguments: dict[str, Any]) -> NoReturn:
+    """As the trainer: SIGTERM is noted, a checkpoint is written, and the rank ends with StopRequested."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    _tell([os.getpid()])
+    signal.sigwait({signal.SIGTERM})
+    dist.barrier()
+    raise StopRequested("a checkpoint was written")
+
+
+def crash_in_rank_1(arguments: dict[str, Any]) -> None:
+    """Rank 1 ends without a word, the others wait for it."""
+    sys.stdout.write("a line in the log\n")
+    sys.stdout.flush()
+    if dist.get_rank() == 1:
+        os._exit(9)
+    dist.barrier()
+
+
+def _tell(pids: list[int]) -> None:
+    """All ranks' pids in one line on the launcher's console, once all ranks have come here."""
+    everybody: list[list[int]] = [[] for _ in range(dist.get_world_size())]
+    dist.all_gather_object(everybody, pids)
+    with contextlib.suppress(KeyError):
+        line = " ".join(str(pid) for each in everybody for pid in each)
+        os.write(int(os.environ["TORCHTPU_CONSOLE_FD"]), f"pids {line}\n".encode())

@@ -19,10 +19,13 @@ from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
+from torchtpu_dist.errors import TrainingError
 from torchtpu_dist.parallel.degrees import ParallelDegrees
 from torchtpu_dist.parallel.groups import axis_names
 
-RESHARD_AFTER_FORWARD = {"default": True, "always": True, "never": False}
+RESHARD_AFTER_FORWARD = {"default": None, "always": True, "never": False}
+"""torch's value for ``parallelism.fsdp_reshard_after_forward``; None frees the blocks' weights and not the root's,
+which the backward pass needs first."""
 
 
 class Precision(Protocol):
@@ -39,14 +42,18 @@ def apply_data_parallel(
 ) -> None:
     """Wrap every block, then the root, in place.
 
-    ``reshard`` is ``parallelism.fsdp_reshard_after_forward``: ``default`` and ``always`` free gathered weights after
-    the forward pass of a block and gather them again for its backward; ``never`` keeps them. A model on one
-    data-parallel rank in float32 is left as it is; with another precision it is wrapped over that one rank, because
-    the wrapper is what casts.
+    ``reshard`` is ``parallelism.fsdp_reshard_after_forward``: ``default`` frees the gathered weights of a block after
+    its forward pass and gathers them again for its backward; ``always`` does so with the root's too; ``never`` keeps
+    all. A model on one data-parallel rank in float32 is left as it is; with another precision it is wrapped over that
+    one rank, because the wrapper is what casts.
+
+    Raises:
+        TrainingError: a parameter cannot be cut into rows (a scalar, or one without elements), by its name.
     """
     policy = mixed_precision_policy(precision)
     if degrees.data_parallel == 1 and policy.param_dtype == torch.float32:
         return
+    _refuse_unshardable(model)
     wrap = _wrapper(mesh, degrees, RESHARD_AFTER_FORWARD[reshard], policy)
     for block in model.get_submodule("layers").children():
         wrap(block)
@@ -55,6 +62,16 @@ def apply_data_parallel(
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
+
+
+def _refuse_unshardable(model: nn.Module) -> None:
+    """torch's own failure for a parameter without elements comes late and names nothing."""
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 0 or parameter.numel() == 0:
+            raise TrainingError(
+                f"parameter {name} has shape {tuple(parameter.shape)}, and data parallelism shards parameters by rows; "
+                "give it at least one row and one element, shape (1,) for a scalar"
+            )
 
 
 def mixed_precision_policy(precision: Precision) -> MixedPrecisionPolicy:
@@ -66,7 +83,7 @@ def mixed_precision_policy(precision: Precision) -> MixedPrecisionPolicy:
 
 
 def _wrapper(
-    mesh: DeviceMesh, degrees: ParallelDegrees, reshard_after_forward: bool, policy: MixedPrecisionPolicy
+    mesh: DeviceMesh, degrees: ParallelDegrees, reshard_after_forward: bool | None, policy: MixedPrecisionPolicy
 ) -> Callable[[nn.Module], Any]:
     if degrees.dp_replicate > 1 and degrees.dp_shard == 1:
         copies = mesh["dp_replicate"]

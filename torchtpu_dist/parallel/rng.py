@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from torchtpu_dist.errors import TrainingError
 from torchtpu_dist.parallel.counter import MAX_CUT, stream_key, truncated_normal
 from torchtpu_dist.parallel.shards import global_positions, held_indices, local_tensor
 from torchtpu_dist.parallel.tied import kept_tied
@@ -57,8 +58,8 @@ def initialise(model: nn.Module, distributions: Mapping[str, Normal | Constant],
     rounded once to the parameter's dtype.
 
     Raises:
-        ValueError: a parameter has no distribution, a distribution no parameter (the names are given), or a parameter
-            is still on the meta device.
+        TrainingError: a parameter has no distribution, a distribution no parameter (the names are given), or a
+            parameter is still on the meta device.
     """
     parameters = dict(model.named_parameters())
     names = {name for name, _ in model.named_parameters(remove_duplicate=False)}
@@ -66,10 +67,10 @@ def initialise(model: nn.Module, distributions: Mapping[str, Normal | Constant],
     if missing or unknown:
         problems = [f"parameters without a distribution: {', '.join(missing)}"] if missing else []
         problems += [f"distributions without a parameter: {', '.join(unknown)}"] if unknown else []
-        raise ValueError(f"cannot initialise the model; {'; '.join(problems)}")
+        raise TrainingError(f"cannot initialise the model; {'; '.join(problems)}")
     for name, parameter in parameters.items():
         if parameter.is_meta:
-            raise ValueError(f"parameter {name} is on the meta device; give the model memory first (materialise)")
+            raise TrainingError(f"parameter {name} is on the meta device; give the model memory first (materialise)")
         _fill(parameter, distributions[name], stream_key(seed, name))
 
 

@@ -43,8 +43,8 @@ _SEQUENCE, _FEATURES = Shard(1), Shard(-1)  # of activations [batch, seq, featur
 def apply_tensor_parallel(model: nn.Module, tp_mesh: DeviceMesh, loss_parallel: bool) -> None:
     """Split ``model`` in place over the one axis of ``tp_mesh``.
 
-    With ``loss_parallel`` the model returns logits as a DTensor split along the vocabulary, else as a plain tensor
-    that every rank has in full.
+    The model returns its logits as a DTensor: with ``loss_parallel`` split along the vocabulary, else whole on every
+    rank.
 
     Raises:
         RecipeError: a layer does not divide, by its name.
@@ -62,7 +62,7 @@ def _plan(model: nn.Module, loss_parallel: bool) -> dict[str, ParallelStyle]:
         "output": ColwiseParallel(
             input_layouts=_SEQUENCE,
             output_layouts=_FEATURES if loss_parallel else Replicate(),
-            use_local_output=not loss_parallel,
+            use_local_output=False,
         ),
     }
     for name, _ in model.get_submodule("layers").named_children():

@@ -1,6 +1,5 @@
 """A recipe as YAML that loads to the same recipe: the run directory's ``recipe.yaml``."""
 
-import json
 import re
 
 from torchtpu_dist.recipe.keys import recipe_keys, sections
@@ -42,7 +41,17 @@ def yaml_scalar(value: object) -> str:
     if isinstance(value, int | float):
         return repr(value)
     text = str(value)
-    return text if _reads_back(text) else json.dumps(text)
+    return text if _reads_back(text) else f'"{"".join(map(_escaped, text))}"'
+
+
+def _escaped(character: str) -> str:
+    """As it stands inside of YAML's double quotes. Not JSON's: that writes two halves above U+FFFF."""
+    if character in '"\\':
+        return f"\\{character}"
+    if character.isprintable():
+        return character
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def _reads_back(text: str) -> bool:

@@ -1,0 +1,131 @@
+"""What is refused before any process starts, and what a plan says."""
+
+import dataclasses
+
+import pytest
+
+from torchtpu_dist.errors import RecipeError
+from torchtpu_dist.recipe import check as check_module
+from torchtpu_dist.recipe import load_recipe, parse_recipe
+from torchtpu_dist.recipe.check import Plan, check, check_can_start
+
+
+def plan(*overrides: str, recipe: str = "llama3_debug") -> Plan:
+    return check(load_recipe(recipe, overrides).recipe)
+
+
+def only_line(*overrides: str, recipe: str = "llama3_debug") -> str:
+    with pytest.raises(RecipeError) as caught:
+        plan(*overrides, recipe=recipe)
+    assert caught.value.exit_code == 2
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def degrees(**named: int) -> list[str]:
+    keys = {
+        "tp": "tensor_parallel_degree",
+        "pp": "pipeline_parallel_degree",
+        "dp_shard": "data_parallel_shard_degree",
+        "dp_replicate": "data_parallel_replicate_degree",
+    }
+    return [f"parallelism.{keys[axis]}={degree}" for axis, degree in named.items()]
+
+
+@pytest.mark.parametrize(
+    ("asked", "essentials"),
+    [
+        ({"tp": 2, "pp": 3}, ("tp=2", "pp=3", "dp_shard=-1", "multiply to 6", "8 devices")),
+        ({"tp": 2, "dp_shard": 2}, ("tp=2", "dp_shard=2", "dp_replicate=1", "multiply to 4", "4 of the 8 devices")),
+        ({"tp": 4, "dp_shard": 4}, ("tp=4", "dp_shard=4", "multiply to 16", "only 8 devices")),
+        ({"tp": 0}, ("parallelism.tensor_parallel_degree=0", "at least 1")),
+        ({"tp": -1}, ("parallelism.tensor_parallel_degree=-1", "data_parallel_shard_degree=-1", "only one")),
+    ],
+)
+def test_case_4_degrees_that_are_not_the_devices(asked: dict[str, int], essentials: tuple[str, ...]) -> None:
+    line = only_line(*degrees(**asked))
+    assert all(essential in line for essential in essentials), line
+
+
+def test_case_5_more_tensor_parallel_ranks_than_kv_heads() -> None:
+    line = only_line(*degrees(tp=4), "model.n_kv_heads=2")
+    assert line.startswith("parallelism.tensor_parallel_degree=4 must divide n_kv_heads (2)")
+    assert line.endswith("use 1 or 2")
+
+
+def test_case_7_sequence_that_does_not_divide() -> None:
+    line = only_line("training.seq_len=17")
+    assert line.startswith("training.seq_len=17 must be a multiple of parallelism.tensor_parallel_degree (2)")
+    assert line.endswith("use 16 or 18")
+
+
+def test_case_9_mesh_that_does_not_fit_on_the_torus() -> None:
+    line = only_line("slice=v5e-16", *degrees(tp=2, dp_shard=8))
+    assert "mesh axis tp of degree 2 does not fit on slice v5e-16" in line
+    assert "two slices" not in line
+    assert "multislice assignment is not supported yet" in only_line("slice=2*v5p-16")
+
+
+@pytest.mark.parametrize(
+    ("override", "essentials"),
+    [
+        ("slice=v5x-8", ("v5x", "v5e-8, v5p-16")),
+        ("slice=v5p-256", ("twisted", "v5p-256_untwisted")),
+        ("model.flavor=9b", ("model.flavor", "9b", "debug, 1b, 8b, 70b, 405b")),
+        ("model.vocab_size=256", ("model.vocab_size=256", "320")),
+        ("training.global_batch_size=12", ("training.global_batch_size=12", "= 8", "use 8 or 16, or -1")),
+        ("activation_checkpoint.selective_ac_option=x", ()),
+    ],
+)
+def test_each_part_refuses_in_one_line(override: str, essentials: tuple[str, ...]) -> None:
+    if not essentials:  # an option that the chosen mode does not read is no mistake
+        assert plan(override).recipe.activation_checkpoint.mode == "none"
+        return
+    line = only_line(override)
+    assert all(essential in line for essential in essentials), line
+
+
+def test_independent_mistakes_are_all_listed() -> None:
+    with pytest.raises(RecipeError) as caught:
+        plan("slice=v5x-8", "model.flavor=9b")
+    assert len(str(caught.value).splitlines()) == 2
+
+
+def test_model_that_does_not_fit_in_hbm_says_what_fills_it() -> None:
+    line = only_line("training.local_batch_size=4", recipe="llama3_70b_v6e_256")
+    assert line.startswith("slice v6e-256: a device needs ")
+    assert "of HBM: use a smaller training.local_batch_size, " in line
+    assert "kept activations" in line
+
+
+def test_plan_of_the_debug_recipe() -> None:
+    made = plan("training.global_batch_size=16")
+    assert (made.world_size, made.num_parameters, made.steps) == (8, 1_746_624, made.recipe.training.steps)
+    assert (made.degrees.dp_shard, made.degrees.tp) == (4, 2)
+    assert made.global_batch_size == 16
+    assert made.accumulation_steps == 16 // (4 * made.recipe.training.local_batch_size)
+    assert made.tokens_per_step == 16 * made.recipe.training.seq_len
+    assert len(set(made.assignment.coordinates)) == 8
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        made.memory = made.memory  # type: ignore[misc]
+
+
+def test_other_slice_and_degree_just_work() -> None:
+    made = plan("slice=v5p-16", *degrees(tp=4))
+    assert made.assignment.axis("tp").kind == "ring"
+
+
+def test_long_warm_up_is_a_note_and_not_an_error() -> None:
+    assert "lr_scheduler.warmup_steps (5)" in plan("training.steps=5", "lr_scheduler.warmup_steps=5").notes[0]
+    assert plan("training.steps=5", "lr_scheduler.warmup_steps=4").notes == ()
+
+
+def test_start_needs_a_trainable_model_and_a_machine_that_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_can_start(plan())
+    tied = check(parse_recipe("run_name: x\nslice: v5p-128\nmodel: {flavor: 1b}\n", "x.yaml").recipe)
+    with pytest.raises(RecipeError, match="tied embeddings is not supported yet"):
+        check_can_start(tied)
+    state_bytes = plan().memory.state_bytes * 8
+    monkeypatch.setattr(check_module, "_free_memory_bytes", lambda: state_bytes - 1)
+    with pytest.raises(RecipeError, match=r"slice \(v5e-8\): its 8 emulated devices hold .* use --dry-run"):
+        check_can_start(plan())

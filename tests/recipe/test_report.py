@@ -1,0 +1,120 @@
+"""What a person reads: every value with its origin, the torus with its ranks, and nothing broken in a file."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from torchtpu_dist.recipe import LoadedRecipe, load_recipe, packaged_recipes
+from torchtpu_dist.recipe.check import Plan, check
+from torchtpu_dist.recipe.drawing import draw_torus
+from torchtpu_dist.recipe.report import print_dry_run, print_head, recipe_lines, size
+
+
+def planned(name: str, *overrides: str) -> tuple[LoadedRecipe, Plan]:
+    loaded = load_recipe(name, overrides)
+    return loaded, check(loaded.recipe)
+
+
+def dry_run(name: str, *overrides: str, width: int = 80) -> str:
+    loaded, plan = planned(name, *overrides)
+    console = Console(file=io.StringIO(), width=width)
+    print_dry_run(loaded, plan, console)
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def head(*overrides: str) -> str:
+    _, plan = planned("llama3_debug", *overrides)
+    console = Console(file=io.StringIO(), width=80)
+    print_head(plan, console)
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def drawing(*overrides: str) -> list[str]:
+    return draw_torus(planned("llama3_debug", *overrides)[1].assignment)
+
+
+def test_every_value_shows_its_origin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEPS", "7")
+    loaded, plan = planned("llama3_debug", "optimizer.lr=1e-3", "training.steps=${env:STEPS}")
+    lines = recipe_lines(loaded, plan)
+    assert all("  # " in line for line in lines if not line.endswith(":"))
+    shown = {line.partition(":")[0].strip(): line.partition("# ")[2] for line in lines}
+    assert shown["slice"].startswith("recipes/llama3_debug.yaml:")
+    assert shown["lr"] == "command line"
+    assert "  steps: 7                             # command line, env STEPS" in lines
+    assert shown["beta2"] == "default"
+    assert shown["dim"] == "default; here 192"
+    assert shown["data_parallel_shard_degree"].endswith("; here 4")
+
+
+def test_dry_run_has_all_its_parts_and_ends_by_saying_so() -> None:
+    text = dry_run("llama3_8b_v5p_128")
+    parts = ["recipe", "slice v5p-128", "device mesh", "parameters", "memory of a device (modelled", "batch"]
+    positions = [text.index(f"\n{part}") for part in parts]
+    assert positions == sorted(positions)
+    assert text.rstrip().endswith("dry run: nothing was started")
+    assert "8,030,261,248" in text
+    assert "dp_shard=16 on x+y (ring), tp=4 on z (ring)" in text
+    assert "128 samples a step = 16 data-parallel ranks x 2 (local) x 4 passes" in text
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("name", packaged_recipes())
+def test_nothing_is_cut_or_coloured_in_a_file(name: str, width: int) -> None:
+    text = dry_run(name, width=width)
+    assert "\x1b" not in text
+    assert "…" not in text
+    tables = text[text.index("\ndevice mesh") :]
+    assert max(map(len, tables.splitlines())) <= width
+
+
+def test_head_draws_the_slice_and_names_what_carries_each_axis() -> None:
+    assert head("slice=v5e-8").splitlines()[:6] == [
+        "slice       v5e-8: 8 chips, 2x4, no axis wraps; 1 host, 8 devices",
+        "            rank on each chip: x down (2), y right (4)",
+        "                0 -- 2 -- 4 -- 6",
+        "                |    |    |    |",
+        "                1 -- 3 -- 5 -- 7",
+        "mesh        dp_shard=4 on y (line), tp=2 on x (line)",
+    ]
+    assert "parameters  1,746,624 (llama3 debug), 218,544 a device\n" in head()
+
+
+def test_drawing_has_a_grid_for_each_z_and_both_ranks_of_a_chip() -> None:
+    assert drawing("slice=v5p-16", "parallelism.tensor_parallel_degree=4") == [
+        "z=0         z=1",
+        "  0 -- 3      1 -- 2",
+        "  |    |      |    |",
+        "  4 -- 7      5 -- 6",
+    ]
+    assert drawing("slice=tpu7x-8")[0].split() == ["0,1", "--", "2,3"]
+
+
+def test_every_rank_is_drawn_at_its_coordinate() -> None:
+    plan = planned("llama3_debug", "slice=v5e-32", "parallelism.tensor_parallel_degree=4")[1]
+    rows = [[int(cell) for cell in line.split("--")] for line in draw_torus(plan.assignment)[::2]]
+    for rank, (x, y) in enumerate(plan.assignment.coordinates):
+        assert rows[x][y] == rank
+
+
+def test_large_slice_is_not_drawn() -> None:
+    text = dry_run("llama3_70b_v6e_256")
+    assert "rank 0 at x=0, y=0, rank 255 at x=" in text
+    assert "v6e-256: 256 chips, 16x16, x and y wrap; 64 hosts, 256 devices" in text
+
+
+def test_note_about_a_long_warm_up_is_in_the_head() -> None:
+    assert "\nnote        lr_scheduler.warmup_steps (9) is not shorter than training.steps (9)" in head(
+        "training.steps=9", "lr_scheduler.warmup_steps=9"
+    )
+
+
+def test_sizes_read_well() -> None:
+    assert [size(n) for n in (0, 1023, 2048, 3 * 2**20, 95 * 2**30)] == [
+        "0 B",
+        "1023 B",
+        "2.0 KiB",
+        "3.0 MiB",
+        "95.0 GiB",
+    ]

@@ -2,7 +2,7 @@
 
 import itertools
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from torchtpu_dist.data.order import NO_SAMPLE, OnePass, Order, RankShare, ShuffledEpochs, epoch_permutation
@@ -23,6 +23,8 @@ def _global_batches(order: Order, batch_size: int, degree: int, samples_seen: in
     first=st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(0, 12)),
     second=st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(0, 12)),
 )
+@example(num_samples=64, seed=0, first=(4, 2, 12), second=(2, 4, 12))  # stops in the middle of the second epoch
+@example(num_samples=64, seed=0, first=(2, 4, 12), second=(4, 3, 12))
 def test_a_run_in_two_parts_sees_the_unbroken_stream(
     num_samples: int, seed: int, first: tuple[int, int, int], second: tuple[int, int, int]
 ) -> None:

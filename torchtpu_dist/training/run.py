@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -65,8 +66,6 @@ class Run:
 
     def manifest(self, step: int, tokens: int, data: dict[str, Any]) -> Manifest:
         """What a checkpoint of this run says about itself after ``step`` steps."""
-        import torch
-
         return Manifest(
             step=step,
             tokens=tokens,
@@ -78,5 +77,7 @@ class Run:
         )
 
     def model_shape(self) -> dict[str, Any]:
-        """The shape of the model as plain JSON values."""
-        return {"name": self.config.model.name, **dataclasses.asdict(self.args)}
+        """The shape of the model as plain JSON values; how its weights began does not matter to a checkpoint."""
+        shape = dataclasses.asdict(self.args)
+        del shape["init_std"]
+        return {"name": self.config.model.name, **shape}

@@ -50,6 +50,7 @@ def main(arguments: list[str]) -> None:
     gc.freeze()  # what was imported stays shared between the forks: the collector need not touch it
     channel.send({"event": "ready"})
     ForkServer(channel).serve()
+    os._exit(0)  # nothing of what was imported needs a farewell, and taking torch down takes a while
 
 
 def die_with_parent(parent_pid: int) -> None:

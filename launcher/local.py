@@ -32,11 +32,7 @@ def run_local(job: Job, console: Console, record: Record, console_fd: int | None
         note("started", entry=job.entry, world_size=job.world_size, slice=job.slice_name, server_pid=server.pid)
         server.start(job, console_fd)
         result = supervise(server, job, note, stop_requests)
-    note(
-        "ended",
-        exit_code=result.exit_code,
-        exit_codes=result.exit_codes,
-        failures=[each.headline for each in result.failures],
-    )
+    causes = [each.headline for each in result.failures if not each.secondary]
+    note("ended", exit_code=result.exit_code, exit_codes=result.exit_codes, failures=causes)
     say_result(console, job, result)
     return result

@@ -120,6 +120,15 @@ def test_a_rank_that_ends_without_a_word(function, args, headline, exit_code):
     assert all(each.secondary for rank, each in caught.value.failures.items() if rank != caught.value.first.rank)
 
 
+def test_the_peers_learn_how_a_rank_ended():
+    with pytest.raises(RanksFailed) as caught:
+        run_ranks(exit_in, 4, 3, 9)
+    assert str(caught.value).splitlines()[0] == "rank 3 exited with code 9"
+    peers = [caught.value.failures[rank] for rank in range(3)]
+    assert [each.type for each in peers] == ["PeerLostError"] * 3
+    assert any("rank 3" in each.message and "exited with code 9" in each.message for each in peers)
+
+
 def test_a_rank_that_notices_nothing_is_killed(monkeypatch):
     monkeypatch.setattr(supervise, "NOTICE_S", 0.1)
     monkeypatch.setattr(supervise, "TERMINATE_S", 0.1)

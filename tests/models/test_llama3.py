@@ -13,7 +13,7 @@ from torchtpu_dist.models.shapes import LLAMA3_FLAVORS, RotaryScaling
 from torchtpu_dist.parallel.rng import Constant, Normal
 
 ARGS = dataclasses.replace(
-    LLAMA3_FLAVORS["debug"], dim=32, n_layers=2, n_heads=4, n_kv_heads=2, ffn_dim=48, vocab_size=40
+    LLAMA3_FLAVORS["debug"], dim=32, n_layers=2, n_heads=4, n_kv_heads=2, ffn_dim=48, vocab_size=40, init_std=0.02
 )
 CPU = torch.device("cpu")
 

@@ -24,7 +24,7 @@ def test_overrides_replace_only_what_they_name() -> None:
         ({"name": "lama3"}, ["model.name", "'lama3'", "did you mean 'llama3'"]),
         ({"flavor": "debgu"}, ["model.flavor", "did you mean 'debug'", "debug, 1b, 8b, 70b, 405b"]),
         ({"flavor": "8B"}, ["model.flavor", "did you mean '8b'"]),
-        ({"n_heads": 7}, ["model.n_heads: 7", "model.dim (flavor debug) 192", "6 or 8"]),
+        ({"n_heads": 7}, ["model.n_heads: 7", "model.dim (flavor debug) 256", "4 or 8"]),
         ({"dim": 200, "n_heads": 16, "n_kv_heads": 8}, ["model.n_heads: 16", "model.dim 200", "10 or 20"]),
         ({"dim": 72}, ["model.n_heads: 8", "9 wide", "even", "6 or 9"]),
         ({"dim": 9, "n_heads": 3, "n_kv_heads": 3}, ["even model.dim"]),

@@ -24,8 +24,6 @@ from torch import Tensor, nn
 from torchtpu_dist.models.shapes import Llama3Args, RotaryScaling
 from torchtpu_dist.parallel.rng import Constant, Normal
 
-INIT_STD = 0.02
-
 
 class Llama3(nn.Module):
     """A decoder-only transformer: ``tokens`` int64 [batch, seq] to logits [batch, seq, vocab_size]."""
@@ -51,18 +49,19 @@ class Llama3(nn.Module):
     def distributions(self) -> dict[str, Normal | Constant]:
         """What each parameter starts as, by name.
 
-        Matrices are normal with standard deviation 0.02, cut at three of them; the two that write to the residual
-        stream (``wo``, ``w2``) are scaled by ``1 / sqrt(2 * n_layers)``, so that the stream's variance does not
-        grow with depth (GPT-2's rule). Norms start as 1.
+        Matrices are normal with standard deviation ``args.init_std``, cut at three of them; the two that write to the
+        residual stream (``wo``, ``w2``) are scaled by ``1 / sqrt(2 * n_layers)``, so that the stream's variance does
+        not grow with depth (GPT-2's rule). Norms start as 1.
         """
-        residual = Normal(INIT_STD / math.sqrt(2 * self.args.n_layers))
+        plain = Normal(self.args.init_std)
+        residual = Normal(self.args.init_std / math.sqrt(2 * self.args.n_layers))
         chosen: dict[str, Normal | Constant] = {}
         for name, _ in self.named_parameters():
             module = name.split(".")[-2]
             if module.endswith("norm"):
                 chosen[name] = Constant(1.0)
             else:
-                chosen[name] = residual if module in ("wo", "w2") else Normal(INIT_STD)
+                chosen[name] = residual if module in ("wo", "w2") else plain
         return chosen
 
 

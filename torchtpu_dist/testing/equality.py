@@ -76,7 +76,7 @@ def train_few_steps(
         loss = torch.zeros(())
         for some_tokens, some_labels in zip(tokens.chunk(passes), labels.chunk(passes), strict=True):
             part = token_loss_sum(model(some_tokens), some_labels) / num_tokens
-            part.backward()  # type: ignore[no-untyped-call]
+            part.backward()
             loss += part.detach()
         if group is not None:
             dist.all_reduce(loss, group=group)

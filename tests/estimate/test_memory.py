@@ -1,6 +1,7 @@
 """The modelled memory against what torch really holds."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ from torch import Tensor
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
+from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
 from torchtpu_dist.estimate.memory import estimate_memory, hbm_bytes_per_device, kept_activation_bytes
 from torchtpu_dist.estimate.weights import weights
@@ -16,6 +18,7 @@ from torchtpu_dist.mesh import GENERATIONS
 from torchtpu_dist.models.loss import token_loss_sum
 from torchtpu_dist.models.registry import build_model
 from torchtpu_dist.models.shapes import LLAMA3_FLAVORS, Llama3Args, num_parameters
+from torchtpu_dist.parallel import activation
 from torchtpu_dist.parallel.activation import apply_activation_checkpointing
 from torchtpu_dist.parallel.apply import parallelize
 from torchtpu_dist.parallel.config import ActivationCheckpointConfig, ParallelismConfig
@@ -120,6 +123,36 @@ def test_kept_activations_are_what_autograd_keeps(config: ActivationCheckpointCo
     modelled = kept_activation_bytes(DEBUG, 2 * 64, 1, 4, config)
     # What is left out: the norms' 1/rms, one number a token.
     assert measured == pytest.approx(modelled, rel=0.01)
+
+
+def test_selective_keeps_what_torch_stores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kept outputs are not seen by autograd's hooks: they are in the storage of torch's caching mode."""
+    modes = []
+
+    def spied(policy: object) -> object:
+        contexts = create_selective_checkpoint_contexts(policy)  # type: ignore[arg-type]
+        modes.append(contexts[0])
+        return contexts
+
+    monkeypatch.setattr(activation, "create_selective_checkpoint_contexts", spied)
+    config = ActivationCheckpointConfig(mode="selective")
+    inputs = kept_bytes(DEBUG, 2, 64, config)
+    stored = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for mode in modes for t in _tensors(mode)}
+    modelled = kept_activation_bytes(DEBUG, 2 * 64, 1, 4, config)
+    assert inputs + sum(stored.values()) == pytest.approx(modelled, rel=0.01)
+
+
+def _tensors(value: object) -> Iterator[Tensor]:
+    """Every tensor in nested containers and plain objects."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item)
+    elif hasattr(value, "__dict__") and not callable(value):
+        yield from _tensors(vars(value))
 
 
 def test_kept_activations_under_tensor_parallel() -> None:

@@ -20,7 +20,6 @@ import torch
 from torchtpu_dist.errors import ContractError
 
 _BITWISE = ("BAND", "BOR", "BXOR")
-_LAYOUT_OK = torch.strided
 
 
 @dataclass(frozen=True)
@@ -106,12 +105,16 @@ def check_tensor(what: str, tensor: torch.Tensor, written: bool = False) -> None
     Raises:
         ContractError: it is not.
     """
-    if tensor.layout is not _LAYOUT_OK or tensor.device.type != "cpu":
+    if tensor.layout is not torch.strided or not tensor.is_cpu:
         raise ContractError(
             f"{what} is a {tensor.layout} tensor on {tensor.device}; the ici backend moves dense CPU tensors: "
             "pass tensor.to_dense().cpu()"
         )
-    if written and any(step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True)):
+    if (
+        written
+        and not tensor.is_contiguous()
+        and any(step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True))
+    ):
         raise ContractError(
             f"{what} has shape {list(tensor.shape)} and strides {list(tensor.stride())}: several elements share one "
             "place in memory, so it cannot hold a result. Pass tensor.clone()"

@@ -18,6 +18,7 @@ owner after s + 2 at the earliest.
 import time
 from collections.abc import Sequence
 from threading import Lock
+from typing import Protocol
 
 import numpy
 
@@ -28,8 +29,17 @@ from torchtpu_dist.collectives.emulator.segment import BUFFERS, DIGEST_BYTES, Se
 from torchtpu_dist.errors import CollectiveError, CollectiveTimeout, MismatchError, PeerLostError
 
 _LOOK_S = 0.1  # how long a wait sleeps before it looks whether the peers still live
+_SHORT_LOOK_S = 0.001  # the same while messages of this rank are under way
 _POISON = b"\xff" * DIGEST_BYTES
+_LOST = f"{PeerLostError.__name__}: "
 _RELEASE_MASK = 0x7FFFFFFF
+
+
+class Progress(Protocol):
+    """Something that has to be moved on while a rank waits."""
+
+    def progress(self) -> bool:
+        """Move what can be moved without waiting; returns whether something is still under way."""
 
 
 class Channel:
@@ -58,10 +68,12 @@ class Channel:
         self.step = 0  # synchronisations begun
         self.waited_s = 0.0  # of the current call
         self.call = ""  # the current call in words
+        self.background: Progress | None = None  # what else moves while this rank waits
         self._arrivals = segment.arrivals
         self._release = segment.release
         self._release_address = segment.release_address
         self._look = futex.Timeout(_LOOK_S)
+        self._short_look = futex.Timeout(_SHORT_LOOK_S)
         self._fence = Lock()
         self._texts: dict[tuple[bytes, str], bytes] = {}
         layout = segment.layout
@@ -140,7 +152,10 @@ class Channel:
             seen = release[0]
             if min(arrivals) >= step:
                 return
-            woken = futex.wait(self._release_address, seen, self._look)
+            look = self._look
+            if self.background is not None and self.background.progress():
+                look = self._short_look
+            woken = futex.wait(self._release_address, seen, look)
             if not woken or any(self.segment.aborts):
                 if min(arrivals) >= step:
                     return
@@ -148,18 +163,7 @@ class Channel:
 
     def _look_around(self, step: int, start_s: float) -> None:
         """Raise if somebody who has not arrived never will."""
-        for member, flag in enumerate(self.segment.aborts):
-            if flag and self._arrivals[member] < step:
-                raise PeerLostError(
-                    f"rank {self.global_ranks[member]} has left {self.name} with an error before {self._where()}: "
-                    f"{self.segment.read_text(flag - 1, member)}"
-                )
-        dead = [member for member in self.peers.find_dead() if self._arrivals[member] < step]
-        if dead:
-            raise PeerLostError(
-                f"{self.peers.obituary(dead[0])} before {self._where()}; rank {self.global_ranks[self.rank]} waited "
-                "for it. The failure of that rank is the cause: look at its log"
-            )
+        self.check_alive([word < step for word in self._arrivals], self._where())
         waited_s = time.monotonic() - start_s
         if waited_s > self.timeout_s:
             arrived = [rank for rank, word in zip(self.global_ranks, self._arrivals, strict=True) if word >= step]
@@ -169,6 +173,23 @@ class Channel:
                 f"have. Expected all of {self.name} within {self.timeout_s:g} s: see where the missing ranks are, or "
                 "give init_process_group or new_group a larger timeout"
             )
+
+    def check_alive(self, awaited: Sequence[bool], where: str) -> None:
+        """Raise PeerLostError if an ``awaited`` member has died, or has left with an error, before ``where``."""
+        left = {member: flag for member, flag in enumerate(self.segment.aborts) if flag and awaited[member]}
+        dead = [member for member in self.peers.find_dead() if awaited[member]]
+        if dead and not left.keys() >= set(dead):
+            raise PeerLostError(
+                f"{self.peers.obituary(dead, left)} before {where}; rank {self.global_ranks[self.rank]} waited "
+                "for it. The failure of that rank is the cause: see its log"
+            )
+        for member, flag in left.items():
+            rank, reason = self.global_ranks[member], self.segment.read_text(flag - 1, member)
+            lost_a_peer = reason.removeprefix(_LOST)
+            if lost_a_peer != reason:
+                # Pass on whom that rank has lost: it comes first, whoever found it.
+                raise PeerLostError(f"{lost_a_peer} (found by rank {rank}, which has left {self.name})")
+            raise PeerLostError(f"rank {rank} has left {self.name} with an error before {where}: {reason}")
 
     def _where(self) -> str:
         return f"{self.call} (#{self.sequence} of {self.name})"

@@ -20,7 +20,7 @@ import torch
 
 from torchtpu_dist.collectives.contract import Fingerprint
 from torchtpu_dist.collectives.emulator.channel import Channel
-from torchtpu_dist.collectives.emulator.reduce import Reduction
+from torchtpu_dist.collectives.emulator.reduce import Array, Reduction, as_array
 from torchtpu_dist.collectives.schedule import split
 
 ONE_PHASE_ELEMENTS = 32 * 1024  # n * elements up to which every rank computes the whole all_reduce itself
@@ -53,6 +53,7 @@ class Executor:
         ]
         self._slot_offsets = [[layout.slot(buffer, rank) for rank in range(self.num_ranks)] for buffer in range(3)]
         self._rows: dict[tuple[torch.dtype, int, int, int], list[torch.Tensor]] = {}
+        self._flat: dict[tuple[torch.dtype, int], Array] = {}
 
     # ------------------------------------------------------------------ meeting without payload
     def barrier(self, call: Fingerprint) -> None:
@@ -183,18 +184,21 @@ class Executor:
     def _all_reduce_small(
         self, call: Fingerprint, buffer: int, reduce: str, source: torch.Tensor, out: torch.Tensor, wanted: bool
     ) -> None:
-        elements = source.numel()
-        if elements:
-            _copy(self._slots[buffer][self.rank], source.data_ptr(), elements * source.element_size())
+        elements, num_bytes, dtype = source.numel(), source.nbytes, source.dtype
+        if num_bytes:
+            _copy(self._slots[buffer][self.rank], source.data_ptr(), num_bytes)
         current = self.channel.meet_first(call)
-        if elements and wanted:
-            self.reduction.reduce_all(reduce, self._matrix(source.dtype, current, elements), out)
+        if num_bytes and wanted:
+            stride = self._window_bytes // dtype.itemsize
+            result = self.reduction.whole(elements, dtype, stride).run(reduce, self._all_slots(dtype, current))
+            _copy(out.data_ptr(), result, num_bytes)
 
     def _all_reduce_large(
         self, call: Fingerprint, buffer: int, reduce: str, source: torch.Tensor, out: torch.Tensor, wanted: bool
     ) -> None:
         n, rank = self.num_ranks, self.rank
         itemsize, dtype = source.element_size(), source.dtype
+        source = source.view(-1)
         parts = _parts(source.numel(), n)
         longest = parts[0][1]
         share = self._share(itemsize)
@@ -269,26 +273,24 @@ class Executor:
             ]
         return rows
 
-    def _matrix(self, dtype: torch.dtype, buffer: int, elements: int) -> torch.Tensor:
-        """The first ``elements`` of every rank's slot as [n, elements]."""
-        key = (dtype, buffer, -1, elements)
-        rows = self._rows.get(key)
-        if rows is None:
-            if len(self._rows) > 512:
-                self._rows.clear()
-            stride = self._window_bytes // dtype.itemsize
+    def _all_slots(self, dtype: torch.dtype, buffer: int) -> Array:
+        """The slots of all ranks, one after the other, as one flat array."""
+        key = (dtype, buffer)
+        slots = self._flat.get(key)
+        if slots is None:
             flat = torch.frombuffer(
                 self.channel.segment.memory.buffer,
                 dtype=dtype,
-                count=stride * self.num_ranks,
+                count=self._window_bytes // dtype.itemsize * self.num_ranks,
                 offset=self._slot_offsets[buffer][0],
             )
-            rows = self._rows[key] = [flat.view(self.num_ranks, stride)[:, :elements]]
-        return rows[0]
+            slots = self._flat[key] = as_array(flat)
+        return slots
 
     def forget_views(self) -> None:
         """Drop the cached views, so that the segment can be unmapped."""
         self._rows.clear()
+        self._flat.clear()
 
 
 @lru_cache(maxsize=1024)

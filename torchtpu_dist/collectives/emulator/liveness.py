@@ -7,9 +7,10 @@ of the supervisor's roster first, then of ``/proc`` while the zombie lasts; othe
 import os
 import select
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from torchtpu_dist.collectives.roster import RankState, RosterReader, describe_exit
+from torchtpu_dist.errors import PeerLostError
 
 _ROSTER_PATIENCE_S = 0.5
 
@@ -69,22 +70,33 @@ class Peers:
             self._pids[member] = entry.pid
             self._gone.add(member)
 
-    def obituary(self, member: int) -> str:
-        """``rank 3 (pid 4711) exited with code 9``, as far as it can be known."""
-        rank, pid = self._global_ranks[member], self._pids[member]
-        return f"rank {rank} (pid {pid}) {self._how_it_ended(rank, pid)}"
+    def obituary(self, members: Sequence[int], consequences: Collection[int] = ()) -> str:
+        """``rank 3 (pid 4711) exited with code 9``, as far as it can be known; other dead members after it.
 
-    def _how_it_ended(self, rank: int, pid: int) -> str:
+        A rank that ends because it lost a peer is not the one to be named first: that is a member of
+        ``consequences`` (it said so), or one that ended with the exit code such an error ends with.
+        """
+        found = []
+        for member in members:
+            rank, pid = self._global_ranks[member], self._pids[member]
+            status = self._exit_status(rank, pid)
+            how = (
+                "exited, exit code unknown (no supervisor keeps a roster)" if status is None else describe_exit(status)
+            )
+            consequence = member in consequences or status == PeerLostError.exit_code
+            found.append((consequence, rank, f"rank {rank} (pid {pid}) {how}"))
+        (_, _, first), *others = sorted(found)
+        return first + (f" (then {', '.join(words for *_, words in others)})" if others else "")
+
+    def _exit_status(self, rank: int, pid: int) -> int | None:
         deadline = time.monotonic() + _ROSTER_PATIENCE_S
         while self._roster is not None and time.monotonic() < deadline:
             entry = self._roster.entry(rank)
             if entry.state is RankState.EXITED and entry.pid == pid:
-                return describe_exit(entry.exit_status)
+                return entry.exit_status
             time.sleep(0.01)  # the supervisor reaps within milliseconds; there is nothing to wait on
         status = _status_of_zombie(pid)
-        if status is not None:
-            return describe_exit(os.waitstatus_to_exitcode(status))
-        return "exited, exit code unknown (no supervisor keeps a roster)"
+        return None if status is None else os.waitstatus_to_exitcode(status)
 
     def close(self) -> None:
         """Close the pidfds."""

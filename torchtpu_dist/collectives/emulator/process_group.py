@@ -9,7 +9,7 @@ Calls are done when the method returns; ``async_op=True`` returns a finished han
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -30,12 +30,16 @@ from torchtpu_dist.collectives.contract import (
 from torchtpu_dist.collectives.emulator.call_site import call_site
 from torchtpu_dist.collectives.emulator.channel import Channel
 from torchtpu_dist.collectives.emulator.executor import Block, Executor
+from torchtpu_dist.collectives.emulator.mailbox import Mailboxes, MessageWork
 from torchtpu_dist.collectives.emulator.placement import place
 from torchtpu_dist.collectives.emulator.reduce import Reduction
 from torchtpu_dist.collectives.emulator.rendezvous import Rendezvous
 from torchtpu_dist.errors import CollectiveError, ContractError, MismatchError
 
-Tensors = Sequence[torch.Tensor]
+Tensors: TypeAlias = Sequence[torch.Tensor]
+# Named here because annotations of the nested functions below are evaluated at each call.
+Move: TypeAlias = Callable[[Executor, Fingerprint, int], None]
+Prepared: TypeAlias = tuple[Fingerprint, int, Move]
 # torch declares each method as overloads that differ between releases; c10d calls by position, as written here.
 _ProcessGroup: Any = dist.ProcessGroup
 
@@ -65,6 +69,7 @@ class IciProcessGroup(_ProcessGroup):
         self._rendezvous = Rendezvous(store, rank, self._global_ranks, timeout.total_seconds(), self._label)
         self._channel: Channel | None = None
         self._executor: Executor | None = None
+        self._mailboxes: Mailboxes | None = None
         self._closed = False
         self._finished = _finished_work([])
 
@@ -95,6 +100,7 @@ class IciProcessGroup(_ProcessGroup):
     def shutdown(self) -> None:
         """Unmap the group's memory; ``destroy_process_group`` calls this."""
         self._closed = True
+        self._mailboxes = None
         if self._executor is not None:
             self._executor.forget_views()
             self._executor = None
@@ -111,7 +117,7 @@ class IciProcessGroup(_ProcessGroup):
     def _run(
         self,
         op: str,
-        prepare: Callable[[], "tuple[Fingerprint, int, Callable[[Executor, Fingerprint, int], None]]"],
+        prepare: Callable[[], Prepared],
         result: Tensors,
         options: Any = None,
     ) -> dist.Work:
@@ -182,7 +188,7 @@ class IciProcessGroup(_ProcessGroup):
     ) -> dist.Work:
         wanted = root in (-1, self._rank)
 
-        def prepare() -> tuple[Fingerprint, int, Callable[..., None]]:
+        def prepare() -> Prepared:
             check_tensor("the tensor", tensor, written=wanted)
             check_reduce(reduce, tensor.dtype)
             call = fingerprint(op, reduce, tensor.dtype, tuple(tensor.shape), root)
@@ -201,7 +207,7 @@ class IciProcessGroup(_ProcessGroup):
         """``output`` [n * elements] becomes every rank's tensor, in group order."""
         n = self._num_ranks
 
-        def prepare() -> tuple[Fingerprint, int, Callable[..., None]]:
+        def prepare() -> Prepared:
             check_tensor("the input", tensor)
             check_tensor("the output", output, written=True)
             check_same_dtype("all_gather", output, tensor)
@@ -223,7 +229,7 @@ class IciProcessGroup(_ProcessGroup):
         """``outputs[0][j]`` becomes the tensor of rank j."""
         tensor, targets = inputs[0], outputs[0]
 
-        def prepare() -> tuple[Fingerprint, int, Callable[..., None]]:
+        def prepare() -> Prepared:
             check_tensor("the input", tensor)
             check_list("the output list", targets, self._num_ranks)
             self._check_targets(targets, tensor)
@@ -269,14 +275,14 @@ class IciProcessGroup(_ProcessGroup):
         """``output`` [elements] becomes this rank's part of the reduction of ``tensor`` [n * elements]."""
         reduce, n = _reduce_name(opts), self._num_ranks
 
-        def prepare() -> tuple[Fingerprint, int, Callable[..., None]]:
+        def prepare() -> Prepared:
             check_tensor("the input", tensor)
             check_count("the input", tensor.numel(), n * output.numel(), f"{n} ranks x {output.numel()} of the output")
             self._check_reduce_scatter(reduce, output, tensor)
             return fingerprint("reduce_scatter", reduce, tensor.dtype, tuple(output.shape)), tensor.nbytes, move
 
         def move(executor: Executor, call: Fingerprint, buffer: int) -> None:
-            parts = _flat_input(tensor).view(n, -1).unbind(0) if tensor.numel() else [_flat_input(tensor)] * n
+            parts = _flat_input(tensor).view(n, output.numel()).unbind(0)
             self._reduce_scatter(executor, call, buffer, reduce, parts, output)
 
         return self._run("reduce_scatter", prepare, [output], opts)
@@ -285,7 +291,7 @@ class IciProcessGroup(_ProcessGroup):
         """``outputs[0]`` becomes the reduction of everybody's ``inputs[0][rank]``."""
         reduce, output, sources = _reduce_name(opts), outputs[0], inputs[0]
 
-        def prepare() -> tuple[Fingerprint, int, Callable[..., None]]:
+        def prepare() -> Prepared:
             check_list("the input list", sources, self._num_ranks)
             for rank, source in enumerate(sources):
                 check_tensor(f"input {rank}", source)
@@ -295,7 +301,7 @@ class IciProcessGroup(_ProcessGroup):
             return fingerprint("reduce_scatter", reduce, output.dtype, tuple(output.shape)), full_bytes, move
 
         def move(executor: Executor, call: Fingerprint, buffer: int) -> None:
-            parts = [_flat_input(source) for source in sources]
+            parts = [_flat_input(source).view(-1) for source in sources]
             self._reduce_scatter(executor, call, buffer, reduce, parts, output)
 
         return self._run("reduce_scatter", prepare, [output], opts)
@@ -308,7 +314,7 @@ class IciProcessGroup(_ProcessGroup):
     def _reduce_scatter(
         self, executor: Executor, call: Fingerprint, buffer: int, reduce: str, parts: Tensors, output: torch.Tensor
     ) -> None:
-        target = _flat_output(output)
+        target = _flat_output(output).view(-1)
         if any(_overlap(part, target) for part in parts):
             target = torch.empty_like(target)
         executor.reduce_scatter(call, buffer, reduce, parts, target)
@@ -336,7 +342,7 @@ class IciProcessGroup(_ProcessGroup):
         uneven = bool(output_split_sizes or input_split_sizes)
         spans: list[tuple[tuple[int, int], ...]] = []
 
-        def prepare() -> tuple[Fingerprint, int, Callable[..., None]]:
+        def prepare() -> Prepared:
             check_tensor("the input", tensor)
             check_tensor("the output", output, written=True)
             check_same_dtype("all_to_all_single", output, tensor)
@@ -364,7 +370,7 @@ class IciProcessGroup(_ProcessGroup):
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
         """``inputs[j]`` goes to rank j, ``outputs[j]`` comes from it; sizes may differ by pair."""
 
-        def prepare() -> tuple[Fingerprint, int, Callable[..., None]]:
+        def prepare() -> Prepared:
             check_list("the input list", inputs, self._num_ranks)
             check_list("the output list", outputs, self._num_ranks)
             for rank, (source, target) in enumerate(zip(inputs, outputs, strict=True)):
@@ -392,7 +398,7 @@ class IciProcessGroup(_ProcessGroup):
         tensor, root = tensors[0], opts.rootRank
         is_root = root == self._rank
 
-        def prepare() -> tuple[Fingerprint, int, Callable[..., None]]:
+        def prepare() -> Prepared:
             check_tensor("the tensor", tensor, written=not is_root)
             return fingerprint("broadcast", "", tensor.dtype, tuple(tensor.shape), root), tensor.nbytes, move
 
@@ -412,7 +418,7 @@ class IciProcessGroup(_ProcessGroup):
         output, root = outputs[0], opts.rootRank
         sources = inputs[0] if root == self._rank and inputs else None
 
-        def prepare() -> tuple[Fingerprint, int, Callable[..., None]]:
+        def prepare() -> Prepared:
             check_tensor("the output", output, written=True)
             if root == self._rank:
                 check_list("the input list of the root", sources or (), self._num_ranks)
@@ -441,7 +447,7 @@ class IciProcessGroup(_ProcessGroup):
         tensor, root = inputs[0], opts.rootRank
         targets = outputs[0] if root == self._rank and outputs else []
 
-        def prepare() -> tuple[Fingerprint, int, Callable[..., None]]:
+        def prepare() -> Prepared:
             check_tensor("the input", tensor)
             if root == self._rank:
                 check_list("the output list of the root", targets, self._num_ranks)
@@ -458,10 +464,48 @@ class IciProcessGroup(_ProcessGroup):
     def barrier(self, opts: Any = None) -> dist.Work:
         """All ranks have called."""
 
-        def prepare() -> tuple[Fingerprint, int, Callable[..., None]]:
+        def prepare() -> Prepared:
             return fingerprint("barrier"), 0, lambda executor, call, buffer: executor.barrier(call)
 
         return self._run("barrier", prepare, [], opts)
+
+    # ------------------------------------------------------------------ point to point
+    def send(self, tensors: Tensors, destination: int, tag: int) -> dist.Work:
+        """Send one tensor to a member. Done at once when it fits into the mailbox, else moved on while waiting."""
+        return self._message("send", tensors[0], destination, tag)
+
+    def recv(self, tensors: Tensors, source: int, tag: int) -> dist.Work:
+        """Receive one tensor from a member; messages of a pair arrive in the order in which they were sent."""
+        return self._message("recv", tensors[0], source, tag)
+
+    def recv_anysource(self, tensors: Tensors, tag: int) -> dist.Work:
+        """Refused: a TPU has no such receive."""
+        raise ContractError(
+            f"recv from any source on {self._label} is not supported: links of the torus join known pairs. "
+            "Name the source rank"
+        )
+
+    def _message(self, op: str, tensor: torch.Tensor, peer: int, tag: int) -> dist.Work:
+        site = call_site()
+        if self._closed:
+            raise CollectiveError(f"{op} at {site}: {self._label} was destroyed")
+        if peer == self._rank or not 0 <= peer < self._num_ranks:
+            raise ContractError(
+                f"{op} on rank {self._global_ranks[self._rank]} of {self._label}: got peer {peer}, expected another "
+                f"member, 0 to {self._num_ranks - 1} (called at {site})"
+            )
+        check_tensor("the tensor", tensor, written=op == "recv")
+        channel, _ = self._connect(op)
+        channel.check_usable()
+        if self._mailboxes is None:
+            self._mailboxes = channel.background = Mailboxes(channel)
+        kind = fingerprint(op, "", tensor.dtype, tuple(tensor.shape), detail=f"tag={tag}" if tag else "")
+        if op == "send":
+            message = self._mailboxes.send(_flat_input(tensor), peer, tag, kind, site)
+        else:
+            target = _flat_output(tensor)
+            message = self._mailboxes.receive(target, peer, tag, kind, site, lambda: _put_back(tensor, target))
+        return MessageWork(self._mailboxes, message)
 
     def _done(self, result: Tensors, opts: Any) -> dist.Work:
         return self._finished if opts is None or not opts.asyncOp else _finished_work(list(result))
@@ -519,18 +563,17 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _flat_input(tensor: torch.Tensor) -> torch.Tensor:
-    """The elements in order, [elements]: the tensor's own memory, or a copy of a strided view."""
+    """A contiguous tensor with the elements: the tensor's own memory, or a copy of a strided view."""
     plain = tensor.detach()
     if not _is_plain(plain):
         plain = plain.resolve_conj().resolve_neg().contiguous()
-    return plain.view(-1)
+    return plain
 
 
 def _flat_output(tensor: torch.Tensor) -> torch.Tensor:
-    """Where the elements are written in order: the tensor's own memory, or a stand-in for a strided view."""
-    if _is_plain(tensor):
-        return tensor.detach().view(-1)
-    return torch.empty(tensor.numel(), dtype=tensor.dtype)
+    """A contiguous tensor to write to: the tensor's own memory, or a stand-in for a strided view."""
+    plain = tensor.detach()
+    return plain if _is_plain(plain) else torch.empty(tensor.shape, dtype=tensor.dtype)
 
 
 def _put_back(tensor: torch.Tensor, flat: torch.Tensor) -> None:

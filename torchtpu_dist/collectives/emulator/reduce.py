@@ -3,31 +3,38 @@
 Narrow floats (bfloat16, float16, float8) are added in float32 and rounded once at the end; every other dtype is
 added in itself. An element's order depends on the part and the piece it belongs to and on nothing else, so it does
 not matter whether a call is done at once or window by window, nor by which rank.
+
+The arithmetic is numpy's: the same IEEE operations as torch's at a fraction of the cost of a call, which is what
+counts for small arrays. torch converts the dtypes that numpy does not have.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
+import numpy
 import torch
 
 from torchtpu_dist.collectives.emulator.placement import Placement
 from torchtpu_dist.collectives.reduction import Expression
 from torchtpu_dist.collectives.schedule import split
 
-Combine = Callable[..., torch.Tensor]
+Array: TypeAlias = "numpy.ndarray[Any, Any]"
+Combine: TypeAlias = Callable[..., Any]
 
 COMBINES: dict[str, Combine] = {
-    "SUM": torch.add,
-    "AVG": torch.add,
-    "PRODUCT": torch.mul,
-    "MIN": torch.minimum,
-    "MAX": torch.maximum,
-    "BAND": torch.bitwise_and,
-    "BOR": torch.bitwise_or,
-    "BXOR": torch.bitwise_xor,
+    "SUM": numpy.add,
+    "AVG": numpy.add,
+    "PRODUCT": numpy.multiply,
+    "MIN": numpy.minimum,
+    "MAX": numpy.maximum,
+    "BAND": numpy.bitwise_and,
+    "BOR": numpy.bitwise_or,
+    "BXOR": numpy.bitwise_xor,
 }
 
 _WIDER = {torch.bfloat16: torch.float32, torch.float16: torch.float32, torch.complex32: torch.complex64}
+_CACHE_SIZE = 256
 
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:
@@ -37,12 +44,21 @@ def accumulator(dtype: torch.dtype) -> torch.dtype:
     return _WIDER.get(dtype, dtype)
 
 
+def as_array(tensor: torch.Tensor) -> Array:
+    """The memory of a flat tensor as an array; of a dtype that numpy does not have, as integers of its size."""
+    if accumulator(tensor.dtype) is tensor.dtype:
+        return tensor.numpy()
+    return tensor.view(_INTEGERS[tensor.element_size()]).numpy()
+
+
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
+
+
 @dataclass(frozen=True)
 class Program:
     """An expression as a list of additions ``registers[target] = registers[left] + registers[right]``.
 
-    Registers 0 to n - 1 are the contributions (by group rank, never written), n is the result, those after it are
-    temporary.
+    Registers 0 to n - 1 are the contributions (never written), n is the result, those after it are temporary.
     """
 
     additions: tuple[tuple[int, int, int], ...]
@@ -50,7 +66,7 @@ class Program:
 
     @classmethod
     def of(cls, order: Expression, num_ranks: int) -> "Program":
-        """The program of ``order``, whose leaves are group ranks."""
+        """The program of ``order``, whose leaves are registers."""
         additions: list[tuple[int, int, int]] = []
         deepest = 0
 
@@ -69,51 +85,41 @@ class Program:
         fold(order, num_ranks)
         return cls(tuple(additions), deepest)
 
-    def run(self, combine: Combine, rows: Sequence[torch.Tensor], out: torch.Tensor) -> None:
-        """Combine ``rows`` (one a rank, of the accumulator's dtype) into ``out``, which is no row or one that is
-        read no later than it is first written. A single row is copied."""
+    def run(self, combine: Combine, registers: Sequence[Array]) -> None:
+        """Execute; overflow and NaN are the user's business, as in torch, and warn of nothing."""
         if not self.additions:
-            out.copy_(rows[0])
+            registers[1][...] = registers[0]
             return
-        registers = [*rows, out, *(torch.empty_like(out) for _ in range(self.num_temporaries))]
-        for target, left, right in self.additions:
-            combine(registers[left], registers[right], out=registers[target])
+        with numpy.errstate(all="ignore"):
+            for target, left, right in self.additions:
+                combine(registers[left], registers[right], registers[target])
 
 
 @dataclass(frozen=True)
-class PieceOrder:
-    """Piece ``piece`` of ``pieces`` of a part, and the program that adds it."""
+class _Piece:
+    """Elements ``start : stop`` of a part, and what adds them."""
 
-    piece: int
-    pieces: int
+    start: int
+    stop: int
     program: Program
 
 
 class Reduction:
-    """The orders of a group, compiled.
+    """The orders of a group, compiled, with the scratch memory they use.
 
     Args:
         placement: how the group is walked.
     """
 
     def __init__(self, placement: Placement) -> None:
-        self.num_ranks = n = placement.num_ranks
+        self.num_ranks = placement.num_ranks
         self._orders: list[tuple[tuple[int, int, Expression], ...]] = [
             tuple((sub.piece, sub.pieces, _by_rank(sub.order, placement.order)) for sub in placement.additions(rank))
-            for rank in range(n)
+            for rank in range(self.num_ranks)
         ]
-        self._programs: dict[Expression, Program] = {}
-        self._whole: dict[int, list[_Columns]] = {}
-
-    def pieces(self, rank: int) -> tuple[PieceOrder, ...]:
-        """How the part of group rank ``rank`` is added."""
-        return tuple(PieceOrder(piece, pieces, self._program(order)) for piece, pieces, order in self._orders[rank])
-
-    def _program(self, order: Expression) -> Program:
-        program = self._programs.get(order)
-        if program is None:
-            program = self._programs[order] = Program.of(order, self.num_ranks)
-        return program
+        self._pieces: dict[tuple[int, int], list[_Piece]] = {}
+        self._whole: dict[tuple[int, torch.dtype, int], _Whole] = {}
+        self._scratch: dict[tuple[torch.dtype, int, int], tuple[torch.Tensor, list[Array]]] = {}
 
     def reduce_window(
         self, reduce: str, rank: int, part_size: int, start: int, rows: Sequence[torch.Tensor], out: torch.Tensor
@@ -121,72 +127,64 @@ class Reduction:
         """Combine elements ``start ...`` of the part of ``rank``, which has ``part_size`` elements.
 
         Args:
-            rows: contribution of each group rank for these elements, in the payload's dtype.
-            out: the result, of the payload's dtype.
+            rows: contribution of each group rank for these elements; not the memory of ``out``.
+            out: the result, of the same dtype and size.
         """
+        count = out.numel()
         combine = COMBINES[reduce]
-        dtype = out.dtype
-        wide = accumulator(dtype)
-        stop = start + out.numel()
-        for order in self.pieces(rank):
-            piece = split(part_size, order.pieces)[order.piece]
-            lo, hi = max(piece.start, start) - start, min(piece.stop, stop) - start
-            if lo >= hi:
-                continue
-            whole = lo == 0 and hi == out.numel()
-            into = out if whole else out[lo:hi]
-            chosen = rows if whole else [row[lo:hi] for row in rows]
-            if wide is dtype:
-                order.program.run(combine, chosen, into)
-                if reduce == "AVG":
-                    into.div_(self.num_ranks)
-            else:
-                widened = torch.empty((len(chosen) + 1, hi - lo), dtype=wide)
-                registers = widened.unbind(0)
-                for register, row in zip(registers, chosen, strict=False):
-                    register.copy_(row)
-                order.program.run(combine, registers[:-1], registers[-1])
-                if reduce == "AVG":
-                    registers[-1].div_(self.num_ranks)
-                into.copy_(registers[-1])
+        wide = accumulator(out.dtype)
+        if wide is out.dtype:
+            registers = [*(row.numpy() for row in rows), out.numpy()]
+        else:
+            tensor, registers = self._memory(wide, len(rows) + 1, count)
+            for register, row in zip(tensor, rows, strict=False):
+                register.copy_(row)
+        for piece in self._pieces_of(rank, part_size):
+            lo, hi = max(piece.start - start, 0), min(piece.stop - start, count)
+            if lo < hi:
+                cut = [register[lo:hi] for register in registers]
+                _, temporaries = self._memory(wide, piece.program.num_temporaries, hi - lo)
+                piece.program.run(combine, [*cut, *temporaries])
+        if reduce == "AVG":
+            numpy.divide(registers[-1], self.num_ranks, out=registers[-1])
+        if wide is not out.dtype:
+            out.copy_(tensor[-1])
 
-    def reduce_all(self, reduce: str, contributions: torch.Tensor, out: torch.Tensor) -> None:
-        """Combine whole arrays at once: ``contributions`` [n, elements] into ``out`` [elements], all parts of it.
+    def _pieces_of(self, rank: int, part_size: int) -> list[_Piece]:
+        found = self._pieces.get((rank, part_size))
+        if found is None:
+            _make_room(self._pieces)
+            found = self._pieces[rank, part_size] = [
+                _Piece(cut.start, cut.stop, Program.of(order, self.num_ranks))
+                for piece, pieces, order in self._orders[rank]
+                for cut in (split(part_size, pieces)[piece],)
+            ]
+        return found
+
+    def _memory(self, dtype: torch.dtype, rows: int, count: int) -> tuple[torch.Tensor, list[Array]]:
+        """Scratch [rows, count], as a tensor and as one array a row. Its contents last until the next call."""
+        key = (dtype, rows, count)
+        found = self._scratch.get(key)
+        if found is None:
+            _make_room(self._scratch)
+            tensor = torch.empty((rows, count), dtype=dtype)
+            found = self._scratch[key] = (tensor, list(tensor.numpy()))
+        return found
+
+    def whole(self, elements: int, dtype: torch.dtype, stride: int) -> "_Whole":
+        """What combines whole arrays of ``elements`` that lie ``stride`` elements apart, all parts at once.
 
         For few elements: every rank computes the whole result, which costs less than a second meeting.
         """
-        n, elements = contributions.shape
-        wide = accumulator(out.dtype)
-        combine = COMBINES[reduce]
-        if n == 2:
-            # One addition has one order, and it commutes: no need to sort elements by part.
-            pair = contributions if wide is out.dtype else contributions.to(wide)
-            result = combine(pair[0], pair[1])
-        else:
-            flat = contributions.to(wide).reshape(-1)
-            result = torch.empty(elements, dtype=wide)
-            for columns in self._columns(elements):
-                leaves = flat.index_select(0, columns.leaves).view(n, -1)
-                if columns.all:
-                    columns.program.run(combine, leaves.unbind(0), result)
-                else:
-                    part = torch.empty(leaves.shape[1], dtype=wide)
-                    columns.program.run(combine, leaves.unbind(0), part)
-                    result.index_copy_(0, columns.elements, part)
-        if reduce == "AVG":
-            result.div_(n)
-        out.copy_(result)
-
-    def _columns(self, elements: int) -> "list[_Columns]":
-        found = self._whole.get(elements)
+        key = (elements, dtype, stride)
+        found = self._whole.get(key)
         if found is None:
-            if len(self._whole) > 256:
-                self._whole.clear()
-            found = self._whole[elements] = self._sort_by_shape(elements)
+            _make_room(self._whole)
+            found = self._whole[key] = _Whole(self._columns(elements), self.num_ranks, elements, dtype, stride)
         return found
 
-    def _sort_by_shape(self, elements: int) -> "list[_Columns]":
-        """Elements whose additions have the same shape are added together: the leaves are gathered first."""
+    def _columns(self, elements: int) -> "list[_Columns]":
+        """Elements whose additions have the same shape are added together."""
         shapes: dict[Expression, list[tuple[range, tuple[int, ...]]]] = {}
         for rank, part in enumerate(split(elements, self.num_ranks)):
             for piece, pieces, order in self._orders[rank]:
@@ -195,24 +193,74 @@ class Reduction:
                 if places:
                     leaves: list[int] = []
                     shapes.setdefault(_shape(order, leaves), []).append((places, tuple(leaves)))
-        result = []
-        for shape, members in shapes.items():
-            where = torch.tensor([element for places, _ in members for element in places])
-            rows = torch.cat([torch.tensor(leaves).repeat(len(places), 1) for places, leaves in members]).T
-            gather = (rows * elements + where).reshape(-1)
-            everything = len(shapes) == 1 and where.numel() == elements and bool((where.diff() == 1).all())
-            result.append(_Columns(Program.of(shape, self.num_ranks), gather, where, everything))
-        return result
+        return [
+            _Columns(
+                Program.of(shape, self.num_ranks),
+                numpy.concatenate([numpy.arange(places.start, places.stop) for places, _ in members]),
+                numpy.concatenate([numpy.tile(numpy.array([leaves]).T, len(places)) for places, leaves in members], 1),
+            )
+            for shape, members in shapes.items()
+        ]
 
 
 @dataclass(frozen=True)
 class _Columns:
-    """Elements added by one program: where they are, and where their contributions are in [n, elements]."""
+    """Elements added by one program: where they are [m], and the rank of each of their leaves [n, m]."""
 
     program: Program
-    leaves: torch.Tensor
-    elements: torch.Tensor
-    all: bool
+    elements: Array
+    ranks: Array
+
+
+class _Whole:
+    """Adds whole arrays: gathers the leaves of all elements in the order of addition, then adds row by row."""
+
+    def __init__(self, columns: list[_Columns], num_ranks: int, elements: int, dtype: torch.dtype, stride: int) -> None:
+        wide = accumulator(dtype)
+        self._divisor = num_ranks
+        self._narrow = None if wide is dtype else torch.empty(elements, dtype=dtype)
+        self._result = torch.empty(elements, dtype=wide)
+        self._result_array = self._result.numpy()
+        self.address = (self._result if self._narrow is None else self._narrow).data_ptr()
+        self._steps: list[tuple[Program, Array, Array, torch.Tensor | None, torch.Tensor, list[Array], Array]] = []
+        for each in columns:
+            size = each.elements.size
+            gathered = torch.empty((num_ranks, size), dtype=dtype)
+            leaves = gathered if wide is dtype else torch.empty((num_ranks, size), dtype=wide)
+            in_order = len(columns) == 1 and bool((numpy.diff(each.elements) == 1).all())
+            result = self._result_array if in_order else numpy.empty(size, self._result_array.dtype)
+            temporaries = [numpy.empty_like(result) for _ in range(each.program.num_temporaries)]
+            registers = [*leaves.numpy(), result, *temporaries]
+            source = each.ranks * stride + each.elements
+            into = as_array(gathered.view(-1)).reshape(num_ranks, size)
+            widen = None if wide is dtype else gathered
+            self._steps.append((each.program, source, into, widen, leaves, registers, each.elements))
+
+    def run(self, reduce: str, slots: Array) -> int:
+        """Combine what lies in ``slots`` (flat, integers for a dtype that numpy does not have).
+
+        Returns the address of the result, of the payload's dtype, which lasts until the next call.
+        """
+        combine = COMBINES[reduce]
+        for program, source, into, widen, leaves, registers, elements in self._steps:
+            slots.take(source, out=into, mode="clip")
+            if widen is not None:
+                leaves.copy_(widen)
+            program.run(combine, registers)
+            result = registers[self._divisor]
+            if result is not self._result_array:
+                self._result_array[elements] = result
+        if reduce == "AVG":
+            numpy.divide(self._result_array, self._divisor, out=self._result_array)
+        if self._narrow is not None:
+            self._narrow.copy_(self._result)
+        return self.address
+
+
+def _make_room(cache: dict[Any, Any]) -> None:
+    """Sizes that keep changing must not fill the memory."""
+    if len(cache) >= _CACHE_SIZE:
+        cache.clear()
 
 
 def _by_rank(order: Expression, ranks: Sequence[int]) -> Expression:

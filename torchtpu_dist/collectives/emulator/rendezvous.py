@@ -150,7 +150,7 @@ class Rendezvous:
         dead = peers.find_dead()
         if dead:
             raise PeerLostError(
-                f"{peers.obituary(dead[0])} before {call} (the first call of {self._name}); rank "
+                f"{peers.obituary(dead)} before {call} (the first call of {self._name}); rank "
                 f"{self._global_ranks[self._rank]} waited for it. The failure of that rank is the cause: see its log"
             ) from error
         if error is not None:

@@ -52,6 +52,7 @@ LAYOUTS = {
     "selective by block": Layout({"dp_shard": 4}, {"mode": "selective", "selective_ac_option": "2"}),
     "tied": Layout({"dp_shard": 2, "tp": 2}, args=TIED),
 }
+BFLOAT16_DEGREES = ({"tp": 2}, {"dp_shard": 2}, {"dp_replicate": 2})
 
 
 def batch() -> tuple[torch.Tensor, torch.Tensor]:
@@ -101,9 +102,43 @@ def train_layouts() -> dict[str, tuple[str, Trace | None]]:
     return traces
 
 
+def train_in_bfloat16() -> list[tuple[str, Trace]]:
+    results = []
+    for degrees in BFLOAT16_DEGREES:
+        model, mesh = place(Layout(degrees, training={"mixed_precision_param": "bfloat16"}))
+        dtype = str(model(batch()[0][:2]).dtype)
+        results.append((dtype, train_few_steps(model, *batch(), mesh=mesh, steps=1)))
+    return results
+
+
+def refuse_layouts() -> list[str]:
+    mesh = init_device_mesh("cpu", (1, 4), mesh_dim_names=("dp_shard", "tp"))
+    rest = (ParallelismConfig(), ActivationCheckpointConfig(), TrainingConfig())
+    messages = []
+    for error, args, degrees in (
+        (RecipeError, ARGS, ParallelDegrees(tp=4)),
+        (RecipeError, Llama3Args(24, 1, 4, 2, 32, 64), ParallelDegrees(tp=4)),
+        (ValueError, ARGS, ParallelDegrees(dp_shard=4)),
+    ):
+        with pytest.raises(error) as caught:
+            parallelize(build(args), mesh, degrees, *rest)
+        messages.append(str(caught.value))
+    return messages
+
+
+def all_in_ranks():
+    """Everything here that needs ranks, in one start of them."""
+    return train_layouts(), train_in_bfloat16(), refuse_layouts()
+
+
 @pytest.fixture(scope="module")
-def traces():
-    return run_ranks(train_layouts, 4, timeout_s=120)
+def ranks():
+    return run_ranks(all_in_ranks, 4, timeout_s=300)
+
+
+@pytest.fixture(scope="module")
+def traces(ranks):
+    return [each for each, _, _ in ranks]
 
 
 @pytest.fixture(scope="module")
@@ -128,38 +163,18 @@ def test_recomputation_changes_no_bit(traces):
     assert traces[0]["selective by op"][0] == plain
 
 
-def one_bfloat16_step(degrees: dict[str, int]):
-    model, mesh = place(Layout(degrees, training={"mixed_precision_param": "bfloat16"}))
-    logits = model(batch()[0][:2])
-    return str(logits.dtype), train_few_steps(model, *batch(), mesh=mesh, steps=1)
-
-
-@pytest.mark.parametrize("degrees", [{"tp": 2}, {"dp_shard": 2}, {"dp_replicate": 2}], ids=str)
-def test_bfloat16_reaches_the_model_on_every_axis(degrees, expected):
-    dtype, trace = run_ranks(one_bfloat16_step, 2, degrees)[0]
+@pytest.mark.parametrize("case", range(len(BFLOAT16_DEGREES)))
+def test_bfloat16_reaches_the_model_on_every_axis(case, ranks, expected):
+    _, results, _ = ranks[0]
+    dtype, trace = results[case]
     assert dtype == "torch.bfloat16"
     assert {each.dtype for each in [*trace.gradients.values(), *trace.weights.values()]} == {torch.float32}
     assert trace.losses[0] == pytest.approx(expected[ARGS].losses[0], abs=2e-2)
     assert trace.losses[0] != expected[ARGS].losses[0]
 
 
-def refused_layouts() -> list[str]:
-    mesh = init_device_mesh("cpu", (1, 4), mesh_dim_names=("dp_shard", "tp"))
-    rest = (ParallelismConfig(), ActivationCheckpointConfig(), TrainingConfig())
-    messages = []
-    for error, args, degrees in (
-        (RecipeError, ARGS, ParallelDegrees(tp=4)),
-        (RecipeError, Llama3Args(24, 1, 4, 2, 32, 64), ParallelDegrees(tp=4)),
-        (ValueError, ARGS, ParallelDegrees(dp_shard=4)),
-    ):
-        with pytest.raises(error) as caught:
-            parallelize(build(args), mesh, degrees, *rest)
-        messages.append(str(caught.value))
-    return messages
-
-
-def test_refused_by_name():
-    vocabulary, heads, mesh = run_ranks(refused_layouts, 4)[0]
+def test_refused_by_name(ranks):
+    vocabulary, heads, mesh = ranks[0][2]
     assert "tok_embeddings has 66 rows" in vocabulary
     assert "layers.0.attention.wk has 2 heads of width 6, which parallelism.tensor_parallel_degree=4" in heads
     assert "{'tp': 4}" in mesh

@@ -70,7 +70,7 @@ def train_few_steps(
     group = None if mesh is None else data_parallel_group(mesh)
     num_tokens = int(count_tokens(labels))
     tokens, labels = tokens.chunk(ranks)[rank], labels.chunk(ranks)[rank]
-    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, fused=True)
     losses, norms, gradients = [], [], {}
     for step in range(steps):
         loss = torch.zeros(())

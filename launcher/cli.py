@@ -54,7 +54,7 @@ def launch(
     """
     from rich.console import Console
 
-    from torchtpu_dist.recipe.check import check
+    from torchtpu_dist.recipe.check import check, check_can_start
     from torchtpu_dist.recipe.load import load_recipe
     from torchtpu_dist.recipe.report import print_dry_run
 
@@ -64,6 +64,7 @@ def launch(
     if dry_run:
         print_dry_run(loaded, plan, console)
         return 0
+    check_can_start(plan)
     return _run(plan, console)
 
 

@@ -8,7 +8,12 @@ from typing import Any
 
 from launcher.failure import RankFailure
 
-DEFAULT_PRELOAD = ("torch.distributed.fsdp", "torch.distributed.tensor.parallel", "torch.distributed.checkpoint")
+DEFAULT_PRELOAD = (
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor.parallel",
+    "torch.distributed.checkpoint",
+    "torch._dynamo",  # FSDP imports it when first used: a second of CPU in each rank
+)
 
 
 @dataclass(frozen=True)

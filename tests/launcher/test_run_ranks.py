@@ -146,6 +146,24 @@ def test_out_of_time_says_who_was_doing_what():
     assert "in a_function_that_stalls" in caught.value.first.traceback
 
 
+def test_a_script_may_run_its_own_functions(tmp_path):
+    """The part that calls run_ranks must not run again in the ranks; what it returns is unpickled in the script."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import dataclasses, torch.distributed as dist\n"
+        "from torchtpu_dist.testing import run_ranks\n"
+        "@dataclasses.dataclass\n"
+        "class Answer:\n"
+        "    rank: int\n"
+        "def ask():\n"
+        "    return Answer(dist.get_rank())\n"
+        "if __name__ == '__main__':\n"
+        "    print([answer.rank for answer in run_ranks(ask, 2)])\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "[0, 1]\n"), done.stderr
+
+
 def test_a_function_that_has_no_address_is_refused():
     with pytest.raises(LaunchError, match="at the top level of a module"):
         run_ranks(lambda: None, 2)

@@ -1,12 +1,16 @@
 """What is refused before any process starts, and what a plan says."""
 
 import dataclasses
+import json
+from pathlib import Path
 
 import pytest
 
+from torchtpu_dist.checkpoint.manifest import Manifest
 from torchtpu_dist.errors import RecipeError
+from torchtpu_dist.models.registry import checkpoint_shape
 from torchtpu_dist.recipe import check as check_module
-from torchtpu_dist.recipe import load_recipe, parse_recipe
+from torchtpu_dist.recipe import load_recipe
 from torchtpu_dist.recipe.check import Plan, check, check_can_start
 
 
@@ -121,12 +125,23 @@ def test_long_warm_up_is_a_note_and_not_an_error() -> None:
     assert plan("training.steps=5", "lr_scheduler.warmup_steps=4").notes == ()
 
 
-def test_start_needs_a_trainable_model_and_a_machine_that_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_needs_a_machine_that_holds_all_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     check_can_start(plan())
-    tied = check(parse_recipe("run_name: x\nslice: v5p-128\nmodel: {flavor: 1b}\n", "x.yaml").recipe)
-    with pytest.raises(RecipeError, match="tied embeddings is not supported yet"):
-        check_can_start(tied)
-    state_bytes = plan().memory.state_bytes * 8
-    monkeypatch.setattr(check_module, "_free_memory_bytes", lambda: state_bytes - 1)
-    with pytest.raises(RecipeError, match=r"slice \(v5e-8\): its 8 emulated devices hold .* use --dry-run"):
+    needed_bytes = plan().memory.total_bytes * 8
+    monkeypatch.setattr(check_module, "_free_memory_bytes", lambda: needed_bytes)
+    with pytest.raises(RecipeError, match=r"slice \(v5e-8\): its 8 emulated devices need .* use --dry-run"):
         check_can_start(plan())
+
+
+def test_a_checkpoint_that_cannot_be_continued_from_is_refused_before_the_start(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"checkpoint\.resume=/nowhere: no checkpoint there"):
+        check_can_start(plan("checkpoint.resume=/nowhere"))
+    asked = plan(f"checkpoint.resume={tmp_path}", "model.dim=128")
+    folder = tmp_path / "checkpoints" / "step-1"
+    folder.mkdir(parents=True)
+    shape = checkpoint_shape(asked.recipe.model, asked.args)
+    manifest = Manifest(step=1, tokens=1, seed=0, data={}, model=shape, degrees={}, torch_version="2")
+    (folder / "manifest.json").write_text(json.dumps(manifest.model_dump(mode="json")))
+    check_can_start(asked)
+    with pytest.raises(RecipeError, match="dim: checkpoint 128, recipe 256"):
+        check_can_start(plan(f"checkpoint.resume={tmp_path}"))

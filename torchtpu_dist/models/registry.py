@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torchtpu_dist.errors import RecipeError
 from torchtpu_dist.models.config import ModelConfig
@@ -37,6 +37,16 @@ def model_args(config: ModelConfig) -> Llama3Args:
     return args
 
 
+def checkpoint_shape(config: ModelConfig, args: Llama3Args) -> dict[str, Any]:
+    """What must be equal for weights of one model to be weights of another, as plain JSON values.
+
+    How the weights began (``init_std``) is not part of it.
+    """
+    shape = dataclasses.asdict(args)
+    del shape["init_std"]
+    return {"name": config.name, **shape}
+
+
 def build_model(args: Llama3Args) -> Llama3:
     """The model with uninitialised or default parameters, on the default device.
 
@@ -46,16 +56,6 @@ def build_model(args: Llama3Args) -> Llama3:
     from torchtpu_dist.models.llama3 import Llama3
 
     return Llama3(args)
-
-
-def refuse_untrainable(args: Llama3Args, flavor: str) -> None:
-    """Raise :class:`RecipeError` for a shape that can be counted and estimated but not trained yet."""
-    if args.tied_embeddings:
-        raise RecipeError(
-            f"model.flavor: {flavor!r} ties the output projection to the embedding table, and training a sharded "
-            "model with tied embeddings is not supported yet (--dry-run is); train debug, 8b, 70b or 405b, "
-            "or one of these with smaller sizes (model.dim, model.n_layers, ...)"
-        )
 
 
 def _refuse_impossible(args: Llama3Args, config: ModelConfig) -> None:

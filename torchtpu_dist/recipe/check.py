@@ -6,17 +6,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
+from torchtpu_dist.checkpoint.folder import resolve_resume
+from torchtpu_dist.checkpoint.manifest import read_manifest
 from torchtpu_dist.data.tokenizer import ByteTokenizer
-from torchtpu_dist.errors import RecipeError
+from torchtpu_dist.errors import CheckpointError, RecipeError
 from torchtpu_dist.estimate.memory import MemoryEstimate, estimate_memory
 from torchtpu_dist.mesh import Assignment, Slice, assign
-from torchtpu_dist.models.registry import model_args, refuse_untrainable
+from torchtpu_dist.models.registry import checkpoint_shape, model_args
 from torchtpu_dist.models.shapes import Llama3Args, num_parameters
 from torchtpu_dist.parallel.checks import BatchPlan, check_model_fits
 from torchtpu_dist.parallel.degrees import ParallelDegrees
 from torchtpu_dist.recipe.recipe import Recipe
 
 _GIB = 2**30
+_PROCESS_BYTES = 45 * 2**20  # of a rank forked from a parent that has imported torch, beside its tensors; measured
 _T = TypeVar("_T")
 
 
@@ -112,21 +115,35 @@ def check(recipe: Recipe) -> Plan:
 
 
 def check_can_start(plan: Plan) -> None:
-    """What a run needs and a dry run does not: a model that can be trained, and a machine that holds all ranks.
+    """What a run needs and a dry run does not: a machine that holds all ranks, and the checkpoint to continue from.
 
     Raises:
-        RecipeError: the model cannot be trained yet, or the weights, gradients and moments of all emulated devices
-            are more than the free memory of this machine.
+        RecipeError: the emulated devices need more than the free memory of this machine, or ``checkpoint.resume``
+            names no checkpoint, a damaged one, or one of another model.
     """
-    refuse_untrainable(plan.args, plan.recipe.model.flavor)
-    needed = plan.memory.state_bytes * plan.world_size
+    _check_memory_of_this_machine(plan)
+    _check_resume(plan)
+
+
+def _check_memory_of_this_machine(plan: Plan) -> None:
+    needed = (plan.memory.total_bytes + _PROCESS_BYTES) * plan.world_size
     free = _free_memory_bytes()
     if free is not None and needed > free:
         raise RecipeError(
-            f"slice ({plan.slice}): its {plan.world_size} emulated devices hold {needed / _GIB:,.0f} GiB of weights, "
-            f"gradients and moments, and this machine has {free / _GIB:,.0f} GiB free; use --dry-run, or a smaller "
-            "model (model.flavor, model.dim, model.n_layers)"
+            f"slice ({plan.slice}): its {plan.world_size} emulated devices need {needed / _GIB:,.0f} GiB (modelled), "
+            f"and this machine has {free / _GIB:,.0f} GiB free; use --dry-run, or a smaller model "
+            "(model.flavor, model.dim, model.n_layers) or a smaller slice"
         )
+
+
+def _check_resume(plan: Plan) -> None:
+    """The ranks would find out too, but only after they have been started."""
+    try:
+        checkpoint = resolve_resume(plan.recipe.checkpoint.resume, plan.recipe.run_dir)
+        if checkpoint is not None:
+            read_manifest(checkpoint).check_model(checkpoint_shape(plan.recipe.model, plan.args), checkpoint)
+    except CheckpointError as error:
+        raise RecipeError(str(error)) from error
 
 
 def _check_vocabulary(recipe: Recipe, args: Llama3Args) -> None:

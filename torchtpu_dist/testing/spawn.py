@@ -152,13 +152,17 @@ def _address_of(function: Callable[..., Any]) -> dict[str, str]:
 
 def _load_function(module_name: str, file: str, name: str) -> Callable[..., Any]:
     """By path: a test module is not importable by its name, and may have the name of another."""
-    module = sys.modules.get(module_name)
+    # A script is loaded under another name, as multiprocessing does, so that its `if __name__ == "__main__"` part,
+    # which called us, does not run again; pickle still finds its classes in `__main__`.
+    loaded_as = "__mp_main__" if module_name == "__main__" else module_name
+    module = sys.modules.get(loaded_as)
     if module is None or module.__file__ != file:
-        spec = importlib.util.spec_from_file_location(module_name, file)
+        spec = importlib.util.spec_from_file_location(loaded_as, file)
         if spec is None or spec.loader is None:
             raise LaunchError(f"{file} cannot be loaded as a Python module")
         module = importlib.util.module_from_spec(spec)
-        sys.modules[module_name] = module  # before it runs: dataclasses and pickle look their module up by name
+        # Before it runs: dataclasses and pickle look their module up by name.
+        sys.modules[loaded_as] = sys.modules[module_name] = module
         spec.loader.exec_module(module)
     return getattr(module, name)
 

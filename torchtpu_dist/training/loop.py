@@ -48,7 +48,7 @@ def train(
     while progress.step < config.training.steps:
         if stop.agreed():
             _save(run, model, optimizer, loader, progress)
-            raise StopRequested(f"stopped by a signal after step {progress.step}{_continue_hint(progress)}")
+            raise StopRequested(f"stopped by a signal after step {progress.step}{continue_hint(progress)}")
         first = not progress.step_times_s
         started_s, ici_started_us = time.perf_counter(), recorder.totals().ici_time_us
         batch = next(batches)
@@ -103,7 +103,8 @@ def _save(
     progress.saved_step = progress.step
 
 
-def _continue_hint(progress: Progress) -> str:
+def continue_hint(progress: Progress) -> str:
+    """How to go on from where ``progress`` stands, as the end of a sentence."""
     if progress.checkpoint is None:
         return "; no checkpoint was written (checkpoint.enable is false or no step was done)"
     return f"; checkpoint {progress.checkpoint}; continue with checkpoint.resume=auto"

@@ -11,9 +11,9 @@ from torchtpu_dist.checkpoint.load import load_checkpoint
 from torchtpu_dist.data.loader import build_loader
 from torchtpu_dist.models.registry import build_model
 from torchtpu_dist.parallel.apply import parallelize
-from torchtpu_dist.parallel.rng import initialise
+from torchtpu_dist.parallel.rng import initialise, materialise
 from torchtpu_dist.training.config import TrainerConfig
-from torchtpu_dist.training.loop import Progress, train
+from torchtpu_dist.training.loop import Progress, continue_hint, train
 from torchtpu_dist.training.metrics import MetricsWriter
 from torchtpu_dist.training.optimizer import build_optimizer
 from torchtpu_dist.training.report import report_end, report_start
@@ -52,6 +52,7 @@ def train_rank(arguments: dict[str, Any]) -> None:
     with MetricsWriter(run.run_dir, run.config.metrics, run.rank, run.console, progress.step) as metrics:
         report_start(run, progress, time.perf_counter() - started_s)
         train(run, model, optimizer, loader, progress, metrics, stop)
+        stop.raise_from_now_on(f"stopped by a signal after the last step{continue_hint(progress)}")
         report_end(run, model, progress, metrics)
 
 
@@ -62,6 +63,6 @@ def build_parallel_model(run: Run) -> torch.nn.Module:
     model = parallelize(
         plain, run.mesh, run.degrees, run.config.parallelism, run.config.activation_checkpoint, run.config.training
     )
-    model.to_empty(device="cpu")
+    materialise(model)
     initialise(model, plain.distributions(), run.config.seed)
     return model

@@ -39,7 +39,7 @@ def report_end(run: Run, model: torch.nn.Module, progress: Progress, metrics: Me
         entropy = byte_unigram_entropy()
         run.console.line(
             f"validation loss {loss:.4f} nats a byte ({loss / math.log(2):.3f} bits); byte-unigram entropy of the "
-            f"corpus {entropy:.4f} nats ({entropy / math.log(2):.3f} bits)"
+            f"held-out files {entropy:.4f} nats ({entropy / math.log(2):.3f} bits)"
         )
     if progress.checkpoint is not None:
         run.console.line(f"checkpoint {progress.checkpoint}")

@@ -1,6 +1,5 @@
 """One rank's view of the run: what is fixed before the first step and never changes."""
 
-import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from torchtpu_dist.data.tokenizer import ByteTokenizer
 from torchtpu_dist.mesh.assignment import assign
 from torchtpu_dist.mesh.device_mesh import build_device_mesh
 from torchtpu_dist.mesh.slices import Slice
-from torchtpu_dist.models.registry import model_args
+from torchtpu_dist.models.registry import checkpoint_shape, model_args
 from torchtpu_dist.models.shapes import Llama3Args
 from torchtpu_dist.parallel.checks import BatchPlan, plan_batch
 from torchtpu_dist.parallel.degrees import ParallelDegrees
@@ -77,7 +76,5 @@ class Run:
         )
 
     def model_shape(self) -> dict[str, Any]:
-        """The shape of the model as plain JSON values; how its weights began does not matter to a checkpoint."""
-        shape = dataclasses.asdict(self.args)
-        del shape["init_std"]
-        return {"name": self.config.model.name, **shape}
+        """The shape of the model as a checkpoint states it."""
+        return checkpoint_shape(self.config.model, self.args)

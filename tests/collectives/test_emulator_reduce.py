@@ -18,15 +18,16 @@ def add_whole(reduction: Reduction, reduce: str, slots: torch.Tensor, count: int
     return (whole._result if whole._narrow is None else whole._narrow).clone()
 
 
-def add_in_windows(reduction: Reduction, reduce: str, slots: torch.Tensor, count: int, window: int) -> torch.Tensor:
+def add_in_windows(reduction: Reduction, reduce: str, slots: torch.Tensor, count: int, step: int) -> torch.Tensor:
     """The other way: part by part, a window at a time."""
     out = torch.empty(count, dtype=slots.dtype)
     for rank, part in enumerate(split(count, reduction.num_ranks)):
         size = part.stop - part.start
-        for start in range(0, size, window):
-            stop = min(start + window, size)
+        for start in range(0, size, step):
+            stop = min(start + step, size)
             rows = [row[part.start + start : part.start + stop] for row in slots]
-            reduction.reduce_window(reduce, rank, size, start, rows, out[part.start + start : part.start + stop])
+            window = reduction.window(rank, size, start, rows)
+            window.run(reduce, rows[rank], out[part.start + start : part.start + stop])
     return out
 
 

@@ -15,16 +15,20 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
+from typing import Any
 
+import numpy
 import torch
 
 from torchtpu_dist.collectives.contract import Fingerprint
 from torchtpu_dist.collectives.emulator.channel import Channel
-from torchtpu_dist.collectives.emulator.reduce import Array, Reduction, as_array
+from torchtpu_dist.collectives.emulator.reduce import Array, Reduction, Window, as_array
 from torchtpu_dist.collectives.schedule import split
 
 ONE_PHASE_ELEMENTS = 32 * 1024  # n * elements up to which every rank computes the whole all_reduce itself
 _ALIGN_BYTES = 64
+_CACHE_SIZE = 512
 
 _copy = ctypes.memmove
 
@@ -35,6 +39,53 @@ class Block:
 
     address: int
     num_bytes: int
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of the user's memory, one a rank, as blocks of equally large and equally spaced rows of bytes.
+
+    Attributes:
+        everything: (first rank, [rows, bytes]) of each block.
+        others: the same without the row of this rank.
+    """
+
+    everything: "tuple[tuple[int, Array], ...]"
+    others: "tuple[tuple[int, Array], ...]"
+
+    @classmethod
+    def cut(cls, address: int, num_bytes: int, spans: Sequence[tuple[int, int]], itemsize: int, rank: int) -> "Parts":
+        """An array cut into parts: at most two sizes, the longer ones first."""
+        memory: Any = (ctypes.c_uint8 * num_bytes).from_address(address)
+        num_longer = sum(size == spans[0][1] for _, size in spans)
+        found = []
+        for first, stop in ((0, num_longer), (num_longer, len(spans))):
+            if first < stop:
+                start, size = spans[first][0] * itemsize, spans[first][1] * itemsize
+                shape, strides = (stop - first, size), (size, 1)
+                found.append((first, numpy.ndarray(shape, numpy.uint8, memory, start, strides)))
+        return cls._without(rank, found)
+
+    @classmethod
+    def of(cls, addresses: Sequence[int], num_bytes: int, rank: int) -> "Parts":
+        """Parts of ``num_bytes`` anywhere."""
+        if all(after - before == num_bytes for before, after in pairwise(addresses)):
+            spans = [(index * num_bytes, num_bytes) for index in range(len(addresses))]
+            return cls.cut(addresses[0], num_bytes * len(addresses), spans, 1, rank)
+        memories: list[Any] = [(ctypes.c_uint8 * num_bytes).from_address(address) for address in addresses]
+        return cls._without(
+            rank, [(row, numpy.ndarray((1, num_bytes), numpy.uint8, memory)) for row, memory in enumerate(memories)]
+        )
+
+    @classmethod
+    def _without(cls, rank: int, blocks: "list[tuple[int, Array]]") -> "Parts":
+        others = []
+        for first, block in blocks:
+            own = rank - first
+            for lo, hi in ((0, own), (own + 1, len(block))) if 0 <= own < len(block) else ((0, len(block)),):
+                if lo < hi:
+                    others.append((first + lo, block[lo:hi]))
+        return cls(tuple(blocks), tuple(others))
 
 
 class Executor:
@@ -52,7 +103,12 @@ class Executor:
             [memory.address + layout.slot(buffer, rank) for rank in range(self.num_ranks)] for buffer in range(3)
         ]
         self._slot_offsets = [[layout.slot(buffer, rank) for rank in range(self.num_ranks)] for buffer in range(3)]
-        self._rows: dict[tuple[torch.dtype, int, int, int], list[torch.Tensor]] = {}
+        self._memory = memory.buffer
+        self._slot_arrays = [
+            numpy.ndarray((layout.window_bytes,), numpy.uint8, memory.buffer, layout.slot(buffer, self.rank))
+            for buffer in range(3)
+        ]
+        self._windows: dict[tuple[torch.dtype, int, int, int, int], tuple[Window, torch.Tensor]] = {}
         self._flat: dict[tuple[torch.dtype, int], Array] = {}
 
     # ------------------------------------------------------------------ meeting without payload
@@ -149,25 +205,57 @@ class Executor:
         """
         rank, itemsize, elements = self.rank, out.element_size(), out.numel()
         share = self._share(itemsize)
-        addresses = [source.data_ptr() for source in sources]
+        own = sources[rank]
+        parts = Parts.of([source.data_ptr() for source in sources], elements * itemsize, rank)
         start = 0
         while True:
             count = min(share, elements - start)
-            slot = self._slots[buffer][rank]
-            if count:
-                for member, address in enumerate(addresses):
-                    if member != rank:
-                        _copy(slot + member * share * itemsize, address + start * itemsize, count * itemsize)
+            self._put(parts, buffer, start * itemsize, share * itemsize)
             current = self.channel.meet() if start else self.channel.meet_first(call)
             if count:
-                rows = list(self._typed_rows(out.dtype, current, rank * share, count))
-                rows[rank] = sources[rank] if count == elements else sources[rank][start : start + count]
-                into = out if count == elements else out[start : start + count]
-                self.reduction.reduce_window(reduce, rank, elements, start, rows, into)
+                whole = count == elements
+                mine, into = (own, out) if whole else (own[start : start + count], out[start : start + count])
+                self._window(out.dtype, current, elements, start, count, share)[0].run(reduce, mine, into)
             start += count
             if start >= elements:
                 return
             buffer = (current + 1) % 3
+
+    def _put(self, parts: "Parts", buffer: int, done: int, share: int) -> None:
+        """Copy bytes ``done : done + share`` of each part for another rank into the own slot."""
+        slot = self._slot_arrays[buffer]
+        for first, block in parts.others:
+            piece = block[:, done : done + share]
+            num_rows, width = piece.shape
+            if width:
+                numpy.copyto(
+                    slot[first * share : (first + num_rows) * share].reshape(num_rows, share)[:, :width], piece
+                )
+
+    def _take(self, parts: "Parts", buffer: int, done: int, share: int) -> None:
+        """Copy the finished bytes ``done : done + share`` of each part out of its owner's slot."""
+        for first, block in parts.everything:
+            target = block[:, done : done + share]
+            num_rows, width = target.shape
+            if width:
+                offset = self._slot_offsets[buffer][first] + first * share
+                # Part r lies in the slot of rank r, r shares from its start: a diagonal.
+                strides = (self._window_bytes + share, 1)
+                numpy.copyto(target, numpy.ndarray((num_rows, width), numpy.uint8, self._memory, offset, strides))
+
+    def _window(
+        self, dtype: torch.dtype, buffer: int, part_size: int, start: int, count: int, share: int
+    ) -> tuple[Window, torch.Tensor]:
+        """What adds elements ``start : start + count`` of the own part, and the place of that part in the own slot."""
+        key = (dtype, buffer, part_size, start, count)
+        found = self._windows.get(key)
+        if found is None:
+            if len(self._windows) >= _CACHE_SIZE:
+                self._windows.clear()
+            rows = self._typed_rows(dtype, buffer, self.rank * share, count)
+            window = self.reduction.window(self.rank, part_size, start, rows)
+            found = self._windows[key] = (window, rows[self.rank])
+        return found
 
     def all_reduce(
         self, call: Fingerprint, buffer: int, reduce: str, source: torch.Tensor, out: torch.Tensor, wanted: bool
@@ -196,59 +284,37 @@ class Executor:
     def _all_reduce_large(
         self, call: Fingerprint, buffer: int, reduce: str, source: torch.Tensor, out: torch.Tensor, wanted: bool
     ) -> None:
-        n, rank = self.num_ranks, self.rank
-        itemsize, dtype = source.element_size(), source.dtype
+        rank, itemsize, dtype = self.rank, source.element_size(), source.dtype
         source = source.view(-1)
-        parts = _parts(source.numel(), n)
-        longest = parts[0][1]
+        spans = _parts(source.numel(), self.num_ranks)
+        longest = spans[0][1]
         share = self._share(itemsize)
-        own_start, own_size = parts[rank]
-        source_address, out_address = source.data_ptr(), out.data_ptr()
+        own_start, own_size = spans[rank]
+        parts = Parts.cut(source.data_ptr(), source.nbytes, spans, itemsize, rank)
+        targets = Parts.cut(out.data_ptr(), out.nbytes, spans, itemsize, rank)
         num_windows = -(-longest // share)
-
-        def put(window: int, into: int) -> None:
-            slot, done = self._slots[into][rank], window * share
-            for member, (start, size) in enumerate(parts):
-                count = min(share, size - done)
-                if count > 0 and member != rank:
-                    _copy(
-                        slot + member * share * itemsize, source_address + (start + done) * itemsize, count * itemsize
-                    )
 
         def add(window: int, at: int) -> None:
             done = window * share
             count = min(share, own_size - done)
-            if count <= 0:
-                return
-            typed = self._typed_rows(dtype, at, rank * share, count)
-            rows = list(typed)
-            rows[rank] = source[own_start + done : own_start + done + count]
-            # The place of the own part in the own slot is read by nobody before the next meeting.
-            self.reduction.reduce_window(reduce, rank, own_size, done, rows, typed[rank])
+            if count > 0:
+                # The place of the own part in the own slot is read by nobody before the next meeting.
+                adder, place = self._window(dtype, at, own_size, done, count, share)
+                adder.run(reduce, source[own_start + done : own_start + done + count], place)
 
-        def take(window: int, at: int) -> None:
-            slots, done = self._slots[at], window * share
-            for member, (start, size) in enumerate(parts):
-                count = min(share, size - done)
-                if count > 0:
-                    _copy(
-                        out_address + (start + done) * itemsize,
-                        slots[member] + member * share * itemsize,
-                        count * itemsize,
-                    )
-
-        put(0, buffer)
+        share_bytes = share * itemsize
+        self._put(parts, buffer, 0, share_bytes)
         current = self.channel.meet_first(call)
         for window in range(num_windows):
             # Between two meetings: finish the window before, add this one, bring in the next.
             if window and wanted:
-                take(window - 1, (current - 1) % 3)
+                self._take(targets, (current - 1) % 3, (window - 1) * share_bytes, share_bytes)
             add(window, current)
             if window + 1 < num_windows:
-                put(window + 1, (current + 1) % 3)
+                self._put(parts, (current + 1) % 3, (window + 1) * share_bytes, share_bytes)
             current = self.channel.meet()
         if wanted:
-            take(num_windows - 1, (current - 1) % 3)
+            self._take(targets, (current - 1) % 3, (num_windows - 1) * share_bytes, share_bytes)
 
     # ------------------------------------------------------------------ typed views of the slots
     def _share(self, itemsize: int) -> int:
@@ -257,21 +323,11 @@ class Executor:
 
     def _typed_rows(self, dtype: torch.dtype, buffer: int, start: int, count: int) -> list[torch.Tensor]:
         """Elements ``start : start + count`` of every rank's slot."""
-        key = (dtype, buffer, start, count)
-        rows = self._rows.get(key)
-        if rows is None:
-            if len(self._rows) > 512:
-                self._rows.clear()
-            rows = self._rows[key] = [
-                torch.frombuffer(
-                    self.channel.segment.memory.buffer,
-                    dtype=dtype,
-                    count=count,
-                    offset=offset + start * dtype.itemsize,
-                )
-                for offset in self._slot_offsets[buffer]
-            ]
-        return rows
+        memory = self.channel.segment.memory.buffer
+        return [
+            torch.frombuffer(memory, dtype=dtype, count=count, offset=offset + start * dtype.itemsize)
+            for offset in self._slot_offsets[buffer]
+        ]
 
     def _all_slots(self, dtype: torch.dtype, buffer: int) -> Array:
         """The slots of all ranks, one after the other, as one flat array."""
@@ -289,8 +345,9 @@ class Executor:
 
     def forget_views(self) -> None:
         """Drop the cached views, so that the segment can be unmapped."""
-        self._rows.clear()
+        self._windows.clear()
         self._flat.clear()
+        self._slot_arrays.clear()
 
 
 @lru_cache(maxsize=1024)

@@ -86,13 +86,11 @@ class Program:
         return cls(tuple(additions), deepest)
 
     def run(self, combine: Combine, registers: Sequence[Array]) -> None:
-        """Execute; overflow and NaN are the user's business, as in torch, and warn of nothing."""
+        """Execute."""
         if not self.additions:
             registers[1][...] = registers[0]
-            return
-        with numpy.errstate(all="ignore"):
-            for target, left, right in self.additions:
-                combine(registers[left], registers[right], registers[target])
+        for target, left, right in self.additions:
+            combine(registers[left], registers[right], registers[target])
 
 
 @dataclass(frozen=True)
@@ -121,34 +119,13 @@ class Reduction:
         self._whole: dict[tuple[int, torch.dtype, int], _Whole] = {}
         self._scratch: dict[tuple[torch.dtype, int, int], tuple[torch.Tensor, list[Array]]] = {}
 
-    def reduce_window(
-        self, reduce: str, rank: int, part_size: int, start: int, rows: Sequence[torch.Tensor], out: torch.Tensor
-    ) -> None:
-        """Combine elements ``start ...`` of the part of ``rank``, which has ``part_size`` elements.
+    def window(self, rank: int, part_size: int, start: int, rows: Sequence[torch.Tensor]) -> "Window":
+        """What combines elements ``start ...`` of the part of ``rank``, which has ``part_size`` elements.
 
         Args:
-            rows: contribution of each group rank for these elements; not the memory of ``out``.
-            out: the result, of the same dtype and size.
+            rows: where the contribution of each group rank lies, for these elements.
         """
-        count = out.numel()
-        combine = COMBINES[reduce]
-        wide = accumulator(out.dtype)
-        if wide is out.dtype:
-            registers = [*(row.numpy() for row in rows), out.numpy()]
-        else:
-            tensor, registers = self._memory(wide, len(rows) + 1, count)
-            for register, row in zip(tensor, rows, strict=False):
-                register.copy_(row)
-        for piece in self._pieces_of(rank, part_size):
-            lo, hi = max(piece.start - start, 0), min(piece.stop - start, count)
-            if lo < hi:
-                cut = [register[lo:hi] for register in registers]
-                _, temporaries = self._memory(wide, piece.program.num_temporaries, hi - lo)
-                piece.program.run(combine, [*cut, *temporaries])
-        if reduce == "AVG":
-            numpy.divide(registers[-1], self.num_ranks, out=registers[-1])
-        if wide is not out.dtype:
-            out.copy_(tensor[-1])
+        return Window(self, rank, start, rows, self._pieces_of(rank, part_size))
 
     def _pieces_of(self, rank: int, part_size: int) -> list[_Piece]:
         found = self._pieces.get((rank, part_size))
@@ -161,7 +138,7 @@ class Reduction:
             ]
         return found
 
-    def _memory(self, dtype: torch.dtype, rows: int, count: int) -> tuple[torch.Tensor, list[Array]]:
+    def memory(self, dtype: torch.dtype, rows: int, count: int) -> tuple[torch.Tensor, list[Array]]:
         """Scratch [rows, count], as a tensor and as one array a row. Its contents last until the next call."""
         key = (dtype, rows, count)
         found = self._scratch.get(key)
@@ -203,6 +180,56 @@ class Reduction:
         ]
 
 
+class Window:
+    """Adds some elements of one part, again and again: the rows are fixed places in the slots.
+
+    The own contribution of the rank is given with each call, as it need not go through a slot.
+    """
+
+    def __init__(
+        self, reduction: Reduction, rank: int, start: int, rows: Sequence[torch.Tensor], pieces: "list[_Piece]"
+    ) -> None:
+        self._rank, self._num_ranks = rank, len(rows)
+        self._dtype, count = rows[0].dtype, rows[0].numel()
+        wide = accumulator(self._dtype)
+        self._wide: torch.Tensor | None = None
+        self._rows = list(rows)
+        if wide is self._dtype:
+            registers = [row.numpy() for row in rows]
+        else:
+            self._wide, registers = reduction.memory(wide, len(rows) + 1, count)
+        self._pieces: list[tuple[Program, int, int, list[Array]]] = []
+        for piece in pieces:
+            lo, hi = max(piece.start - start, 0), min(piece.stop - start, count)
+            if lo < hi:
+                _, temporaries = reduction.memory(wide, piece.program.num_temporaries, hi - lo)
+                own_place = registers[0][lo:hi]  # stands where the result is put in at each call
+                cut = [register[lo:hi] for register in registers[: len(rows)]]
+                self._pieces.append((piece.program, lo, hi, [*cut, own_place, *temporaries]))
+
+    def run(self, reduce: str, own: torch.Tensor, out: torch.Tensor) -> None:
+        """Combine the rows and ``own`` into ``out``; ``out`` must not be the memory of ``own`` or of a row."""
+        if self._wide is None:
+            mine, result = own.numpy(), out.numpy()
+        else:
+            self._rows[self._rank] = own
+            for register, row in zip(self._wide, self._rows, strict=False):
+                register.copy_(row)
+            wide = self._wide.numpy()
+            mine, result = wide[self._rank], wide[-1]
+        combine = COMBINES[reduce]
+        with numpy.errstate(all="ignore"):
+            # Overflow and NaN are the user's business, as in torch: no warnings.
+            for program, lo, hi, registers in self._pieces:
+                registers[self._rank] = mine[lo:hi]
+                registers[self._num_ranks] = result[lo:hi]
+                program.run(combine, registers)
+            if reduce == "AVG":
+                numpy.divide(result, self._num_ranks, out=result)
+        if self._wide is not None:
+            out.copy_(self._wide[-1])
+
+
 @dataclass(frozen=True)
 class _Columns:
     """Elements added by one program: where they are [m], and the rank of each of their leaves [n, m]."""
@@ -242,16 +269,17 @@ class _Whole:
         Returns the address of the result, of the payload's dtype, which lasts until the next call.
         """
         combine = COMBINES[reduce]
-        for program, source, into, widen, leaves, registers, elements in self._steps:
-            slots.take(source, out=into, mode="clip")
-            if widen is not None:
-                leaves.copy_(widen)
-            program.run(combine, registers)
-            result = registers[self._divisor]
-            if result is not self._result_array:
-                self._result_array[elements] = result
-        if reduce == "AVG":
-            numpy.divide(self._result_array, self._divisor, out=self._result_array)
+        with numpy.errstate(all="ignore"):
+            for program, source, into, widen, leaves, registers, elements in self._steps:
+                slots.take(source, out=into, mode="clip")
+                if widen is not None:
+                    leaves.copy_(widen)
+                program.run(combine, registers)
+                result = registers[self._divisor]
+                if result is not self._result_array:
+                    self._result_array[elements] = result
+            if reduce == "AVG":
+                numpy.divide(self._result_array, self._divisor, out=self._result_array)
         if self._narrow is not None:
             self._narrow.copy_(self._result)
         return self.address

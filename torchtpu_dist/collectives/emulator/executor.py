@@ -196,6 +196,32 @@ class Executor:
                 return
             buffer = (current + 1) % 3
 
+    def exchange_evenly(
+        self, call: Fingerprint, buffer: int, source_address: int, target_address: int, block_bytes: int
+    ) -> None:
+        """exchange where all blocks are equally large and follow each other, at both ends: a copy a window each way."""
+        n, rank = self.num_ranks, self.rank
+        share = self._window_bytes // n // _ALIGN_BYTES * _ALIGN_BYTES
+        spans = [(member * block_bytes, block_bytes) for member in range(n)]
+        sources = Parts.cut(source_address, n * block_bytes, spans, 1, rank)
+        targets = Parts.cut(target_address, n * block_bytes, spans, 1, rank)
+        if block_bytes:
+            _copy(target_address + rank * block_bytes, source_address + rank * block_bytes, block_bytes)
+        done = 0
+        while True:
+            self._put(sources, buffer, done, share)
+            current = self.channel.meet() if done else self.channel.meet_first(call)
+            for first, block in targets.others:
+                target = block[:, done : done + share]
+                if target.shape[1]:
+                    offset = self._slot_offsets[current][first] + rank * share
+                    strides = (self._window_bytes, 1)
+                    numpy.copyto(target, numpy.ndarray(target.shape, numpy.uint8, self._memory, offset, strides))
+            done += share
+            if done >= block_bytes:
+                return
+            buffer = (current + 1) % 3
+
     # ------------------------------------------------------------------ reductions
     def reduce_scatter(
         self, call: Fingerprint, buffer: int, reduce: str, sources: Sequence[torch.Tensor], out: torch.Tensor

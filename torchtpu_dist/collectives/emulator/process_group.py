@@ -357,12 +357,17 @@ class IciProcessGroup(_ProcessGroup):
             source, target = _flat_input(tensor), _flat_output(output)
             if _overlap(source, target):
                 source = source.clone()
+            if not uneven:
+                block_bytes = source.nbytes // n
+                executor.exchange_evenly(call, buffer, source.data_ptr(), target.data_ptr(), block_bytes)
+                _put_back(output, target)
+                return
             itemsize = tensor.element_size()
             sources, targets = (
                 [Block(flat.data_ptr() + start * itemsize, count * itemsize) for start, count in span]
                 for flat, span in zip((source, target), spans, strict=True)
             )
-            executor.exchange(call, buffer, sources, targets, None if uneven else sources[0].num_bytes)
+            executor.exchange(call, buffer, sources, targets, None)
             _put_back(output, target)
 
         return self._run("all_to_all", prepare, [output], opts)

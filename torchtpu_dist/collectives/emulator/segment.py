@@ -26,7 +26,7 @@ DIGEST_BYTES = 16
 TEXT_BYTES = 1024
 MAILBOX_BYTES = 256 * 1024
 MAILBOX_STRIDE_WORDS = 8  # one cache line a pair: [written, read, tag, ...]
-WINDOW_BYTES = 1024 * 1024
+WINDOW_BYTES = 2 * 1024 * 1024
 _PAGE = 4096
 
 

@@ -37,6 +37,13 @@ def test_the_likeliest_token_each_time_and_a_window_of_one_shape() -> None:
     assert model.shapes == [(1, 6)] * 10
 
 
+def test_without_padding_the_text_is_the_same_and_the_window_grows() -> None:
+    model = Successor()
+    text = generate(model, TOKENIZER, "ab", 10, temperature=0, seed=0, seq_len=6, fixed_shape=False)
+    assert text == "abcdefghijkl"
+    assert model.shapes == [(1, length) for length in (3, 4, 5, 6, 6, 6, 6, 6, 6, 6)]
+
+
 def test_the_end_of_the_document_ends_the_text_but_not_the_forwards() -> None:
     model = Successor()
     assert generate(model, TOKENIZER, "w", num_tokens=9, temperature=0, seed=0, seq_len=8) == "wxyz"

@@ -35,6 +35,7 @@ def generate(
     temperature: float,
     seed: int,
     seq_len: int,
+    fixed_shape: bool = True,
 ) -> str:
     """``prompt`` and what the model writes after it: at most ``num_tokens`` tokens, less when it ends the document.
 
@@ -45,6 +46,7 @@ def generate(
     There is no key/value cache: a token costs one forward of the whole window of ``seq_len`` tokens. The window keeps
     its shape (padded on the right, where a causal model cannot look), so nothing is compiled twice and
     ``seq_len`` only has to be a length the model can be trained with. A text longer than the window slides through it.
+    A plain model, run op by op, need not pay for the padding: ``fixed_shape=False`` leaves it out.
 
     ``temperature`` 0 takes the likeliest token each time; above 0 a token is drawn from ``softmax(logits /
     temperature)`` by adding Gumbel noise and taking the largest.
@@ -57,7 +59,8 @@ def generate(
     prompt_length = len(tokens)
     for _ in range(num_tokens):
         window = tokens[-seq_len:]
-        padded = torch.full((1, seq_len), tokenizer.pad_id, dtype=torch.int64)
+        length = seq_len if fixed_shape else len(window)
+        padded = torch.full((1, length), tokenizer.pad_id, dtype=torch.int64)
         padded[0, : len(window)] = torch.tensor(window)
         logits = _full(model(padded.to(device))[0, len(window) - 1]).float().cpu()
         tokens.append(_draw(_speakable(logits, tokenizer), temperature, generator))

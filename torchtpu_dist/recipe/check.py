@@ -127,6 +127,8 @@ def check_can_start(plan: Plan) -> None:
 
 def _check_memory_of_this_machine(plan: Plan) -> None:
     needed = (plan.memory.total_bytes + _PROCESS_BYTES) * plan.world_size
+    if plan.recipe.sample.enable:
+        needed += 4 * plan.num_parameters  # rank 0 writes the sample with a full copy in float32
     free = _free_memory_bytes()
     if free is not None and needed > free:
         raise RecipeError(

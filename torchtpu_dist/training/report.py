@@ -5,10 +5,10 @@ import math
 import torch
 
 from torchtpu_dist.data.corpus import byte_unigram_entropy
-from torchtpu_dist.models.generate import generate
 from torchtpu_dist.training.loop import Progress
 from torchtpu_dist.training.metrics import MetricsWriter
 from torchtpu_dist.training.run import Run
+from torchtpu_dist.training.sample import print_sample
 from torchtpu_dist.training.validate import validation_loss
 
 
@@ -44,7 +44,7 @@ def report_end(run: Run, model: torch.nn.Module, progress: Progress, metrics: Me
     if progress.checkpoint is not None:
         run.console.line(f"checkpoint {progress.checkpoint}")
     if run.config.sample.enable:
-        _sample(run, model)
+        print_sample(run, model)
 
 
 def _report_speed(run: Run, progress: Progress) -> None:
@@ -58,19 +58,3 @@ def _report_speed(run: Run, progress: Progress) -> None:
         f"({len(timed_s)} steps in {sum(timed_s):.1f} s; start-up and the first step of "
         f"{progress.step_times_s[0]:.1f} s are not counted)"
     )
-
-
-def _sample(run: Run, model: torch.nn.Module) -> None:
-    sample = run.config.sample
-    text = generate(
-        model,
-        run.tokenizer,
-        sample.prompt,
-        sample.tokens,
-        sample.temperature,
-        run.config.seed,
-        run.config.training.seq_len,
-    )
-    run.console.line(f"sample ({sample.tokens} bytes at temperature {sample.temperature}):")
-    for line in text.splitlines():
-        run.console.line(f"  | {line}")

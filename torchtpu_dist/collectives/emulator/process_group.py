@@ -1,22 +1,18 @@
 """The ``ici`` process group: the c10d surface of torch over a group's shared memory.
 
-Each method checks its arguments (:mod:`..contract`), announces the call, and lets the
-:class:`~.executor.Executor` move the payload. torch renamed several methods between releases; both spellings are
-here, as aliases at the end of the class.
+Each method checks its arguments (:mod:`torchtpu_dist.collectives.contract`) and says what its call is and how an
+:class:`~torchtpu_dist.collectives.emulator.executor.Executor` moves the payload; :meth:`Group._run` does the rest.
+torch renamed several methods between releases; both spellings are here, as aliases at the end of the class.
 
 Calls are done when the method returns; ``async_op=True`` returns a finished handle.
 """
 
-from collections.abc import Callable, Sequence
-from datetime import timedelta
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C import _distributed_c10d
-from torch._C._distributed_c10d import Store
 
-from torchtpu_dist.collectives import recorder
 from torchtpu_dist.collectives.contract import (
     Fingerprint,
     check_count,
@@ -28,146 +24,15 @@ from torchtpu_dist.collectives.contract import (
     split_rows,
 )
 from torchtpu_dist.collectives.emulator.call_site import call_site
-from torchtpu_dist.collectives.emulator.channel import Channel
 from torchtpu_dist.collectives.emulator.executor import Block, Executor
+from torchtpu_dist.collectives.emulator.group import Group, Prepared, Tensors
 from torchtpu_dist.collectives.emulator.mailbox import Mailboxes, MessageWork
-from torchtpu_dist.collectives.emulator.placement import place
-from torchtpu_dist.collectives.emulator.reduce import Reduction
-from torchtpu_dist.collectives.emulator.rendezvous import Rendezvous
-from torchtpu_dist.errors import CollectiveError, ContractError, MismatchError
-
-Tensors: TypeAlias = Sequence[torch.Tensor]
-# Named here because annotations of the nested functions below are evaluated at each call.
-Move: TypeAlias = Callable[[Executor, Fingerprint, int], None]
-Prepared: TypeAlias = tuple[Fingerprint, int, Move]
-# torch declares each method as overloads that differ between releases; c10d calls by position, as written here.
-_ProcessGroup: Any = dist.ProcessGroup
+from torchtpu_dist.collectives.emulator.tensors import block, flat_input, flat_output, overlap, put_back
+from torchtpu_dist.errors import CollectiveError, ContractError
 
 
-class IciProcessGroup(_ProcessGroup):
-    """A group of ranks on the emulated torus.
-
-    Args:
-        store: the group's own store.
-        rank: place in the group.
-        global_ranks: global rank of each member.
-        timeout: how long a call waits for its peers.
-        name: of the group.
-    """
-
-    def __init__(self, store: Store, rank: int, global_ranks: Sequence[int], timeout: timedelta, name: str) -> None:
-        super().__init__(rank, len(global_ranks))
-        self._rank = rank
-        self._num_ranks = len(global_ranks)
-        self._global_ranks = tuple(global_ranks)
-        self._store = store
-        self._name = name
-        self._label = f"group {name} (ranks {', '.join(map(str, self._global_ranks))})"
-        placement = place(self._global_ranks)
-        self._reduction = Reduction(placement)
-        self._price = placement.pricer()
-        self._rendezvous = Rendezvous(store, rank, self._global_ranks, timeout.total_seconds(), self._label)
-        self._channel: Channel | None = None
-        self._executor: Executor | None = None
-        self._mailboxes: Mailboxes | None = None
-        self._closed = False
-        self._finished = _finished_work([])
-
-    # ------------------------------------------------------------------ what torch asks about a group
-    def size(self) -> int:
-        return self._num_ranks
-
-    def rank(self) -> int:
-        return self._rank
-
-    def name(self) -> str:
-        return "ici"
-
-    def getBackendName(self) -> str:
-        return "ici"
-
-    @property
-    def pg_name(self) -> str:
-        return self._name
-
-    @property
-    def group_name(self) -> str:
-        return self._name
-
-    def get_group_store(self) -> Store:
-        return self._store
-
-    def shutdown(self) -> None:
-        """Unmap the group's memory; ``destroy_process_group`` calls this."""
-        self._closed = True
-        self._mailboxes = None
-        if self._executor is not None:
-            self._executor.forget_views()
-            self._executor = None
-        if self._channel is not None:
-            self._channel.close()
-            self._channel = None
-
-    abort = shutdown
-
-    def __repr__(self) -> str:
-        return f"<ici {self._label}, rank {self._global_ranks[self._rank]}>"
-
-    # ------------------------------------------------------------------ one call, from arguments to record
-    def _run(
-        self,
-        op: str,
-        prepare: Callable[[], Prepared],
-        result: Tensors,
-        options: Any = None,
-    ) -> dist.Work:
-        """Check, announce, move, record.
-
-        Args:
-            op: name of the collective.
-            prepare: checks the arguments; returns the fingerprint, the bytes of the full array, and the movement.
-            result: tensors of the finished handle.
-        """
-        site = call_site()
-        if self._closed:
-            raise CollectiveError(f"{op} at {site}: {self._label} was destroyed")
-        try:
-            call, full_bytes, move = prepare()
-        except ContractError as error:
-            words = f"{op} on rank {self._global_ranks[self._rank]} of {self._label}"
-            self._connect(op)[0].refuse(op, site, error)
-            raise ContractError(f"{words}: {error} (called at {site})") from None
-        channel, executor = self._connect(call.text)
-        channel.check_usable()
-        buffer = channel.begin(call, site)
-        try:
-            move(executor, call, buffer)
-        except MismatchError:
-            raise  # every rank raises it at the same place: the group stays usable
-        except BaseException as error:
-            channel.abort(f"{type(error).__name__}: {error}")
-            raise
-        recorder.record(
-            recorder.CallRecord(
-                channel.sequence,
-                self._label,
-                op,
-                full_bytes,
-                str(call.dtype),
-                site,
-                channel.waited_s * 1e6,
-                self._price(op, full_bytes),
-            )
-        )
-        if options is None or not options.asyncOp:
-            return self._finished
-        return _finished_work(list(result))
-
-    def _connect(self, call: str) -> tuple[Channel, Executor]:
-        if self._channel is None or self._executor is None:
-            self._channel = self._rendezvous.meet(call)
-            self._executor = Executor(self._channel, self._reduction)
-        return self._channel, self._executor
+class IciProcessGroup(Group):
+    """The collectives of a :class:`Group`, as torch calls them."""
 
     # ------------------------------------------------------------------ all_reduce, reduce
     def allreduce(self, tensors: Tensors, opts: Any = None) -> dist.Work:
@@ -195,10 +60,10 @@ class IciProcessGroup(_ProcessGroup):
             return call, tensor.nbytes, move
 
         def move(executor: Executor, call: Fingerprint, buffer: int) -> None:
-            flat = _flat_input(tensor)
+            flat = flat_input(tensor)
             executor.all_reduce(call, buffer, reduce, flat, flat, wanted)
             if wanted:
-                _put_back(tensor, flat)
+                put_back(tensor, flat)
 
         return self._run(op, prepare, result, opts)
 
@@ -215,13 +80,13 @@ class IciProcessGroup(_ProcessGroup):
             return fingerprint("all_gather", "", tensor.dtype, tuple(tensor.shape)), output.nbytes, move
 
         def move(executor: Executor, call: Fingerprint, buffer: int) -> None:
-            target = _flat_output(output)
-            source = _flat_input(tensor)
+            target = flat_output(output)
+            source = flat_input(tensor)
             start, size = target.data_ptr(), source.nbytes
-            if _overlap(source, target) and source.data_ptr() != start + self._rank * size:
+            if overlap(source, target) and source.data_ptr() != start + self._rank * size:
                 source = source.clone()
-            executor.spread(call, buffer, size, _block(source), {rank: start + rank * size for rank in range(n)})
-            _put_back(output, target)
+            executor.spread(call, buffer, size, block(source), {rank: start + rank * size for rank in range(n)})
+            put_back(output, target)
 
         return self._run("all_gather", prepare, [output], opts)
 
@@ -249,14 +114,14 @@ class IciProcessGroup(_ProcessGroup):
     def _gather(
         self, executor: Executor, call: Fingerprint, buffer: int, tensor: torch.Tensor, targets: Tensors
     ) -> None:
-        source = _flat_input(tensor)
-        flats = [_flat_output(target) for target in targets]
-        if any(_overlap(source, flat) for flat in flats):
+        source = flat_input(tensor)
+        flats = [flat_output(target) for target in targets]
+        if any(overlap(source, flat) for flat in flats):
             source = source.clone()
         addresses = {rank: flat.data_ptr() for rank, flat in enumerate(flats)}
-        executor.spread(call, buffer, source.nbytes, _block(source), addresses)
+        executor.spread(call, buffer, source.nbytes, block(source), addresses)
         for target, flat in zip(targets, flats, strict=True):
-            _put_back(target, flat)
+            put_back(target, flat)
 
     def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> dist.Work:
         """``outputs[j][i]`` becomes the tensor i of rank j."""
@@ -282,7 +147,7 @@ class IciProcessGroup(_ProcessGroup):
             return fingerprint("reduce_scatter", reduce, tensor.dtype, tuple(output.shape)), tensor.nbytes, move
 
         def move(executor: Executor, call: Fingerprint, buffer: int) -> None:
-            parts = _flat_input(tensor).view(n, output.numel()).unbind(0)
+            parts = flat_input(tensor).view(n, output.numel()).unbind(0)
             self._reduce_scatter(executor, call, buffer, reduce, parts, output)
 
         return self._run("reduce_scatter", prepare, [output], opts)
@@ -301,7 +166,7 @@ class IciProcessGroup(_ProcessGroup):
             return fingerprint("reduce_scatter", reduce, output.dtype, tuple(output.shape)), full_bytes, move
 
         def move(executor: Executor, call: Fingerprint, buffer: int) -> None:
-            parts = [_flat_input(source).view(-1) for source in sources]
+            parts = [flat_input(source).view(-1) for source in sources]
             self._reduce_scatter(executor, call, buffer, reduce, parts, output)
 
         return self._run("reduce_scatter", prepare, [output], opts)
@@ -314,11 +179,11 @@ class IciProcessGroup(_ProcessGroup):
     def _reduce_scatter(
         self, executor: Executor, call: Fingerprint, buffer: int, reduce: str, parts: Tensors, output: torch.Tensor
     ) -> None:
-        target = _flat_output(output).view(-1)
-        if any(_overlap(part, target) for part in parts):
+        target = flat_output(output).view(-1)
+        if any(overlap(part, target) for part in parts):
             target = torch.empty_like(target)
         executor.reduce_scatter(call, buffer, reduce, parts, target)
-        _put_back(output, target)
+        put_back(output, target)
 
     def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
         """reduce_scatter_single of each pair."""
@@ -354,13 +219,13 @@ class IciProcessGroup(_ProcessGroup):
             return fingerprint("all_to_all", "", tensor.dtype, tuple(tensor.shape)), tensor.nbytes, move
 
         def move(executor: Executor, call: Fingerprint, buffer: int) -> None:
-            source, target = _flat_input(tensor), _flat_output(output)
-            if _overlap(source, target):
+            source, target = flat_input(tensor), flat_output(output)
+            if overlap(source, target):
                 source = source.clone()
             if not uneven:
                 block_bytes = source.nbytes // n
                 executor.exchange_evenly(call, buffer, source.data_ptr(), target.data_ptr(), block_bytes)
-                _put_back(output, target)
+                put_back(output, target)
                 return
             itemsize = tensor.element_size()
             sources, targets = (
@@ -368,7 +233,7 @@ class IciProcessGroup(_ProcessGroup):
                 for flat, span in zip((source, target), spans, strict=True)
             )
             executor.exchange(call, buffer, sources, targets, None)
-            _put_back(output, target)
+            put_back(output, target)
 
         return self._run("all_to_all", prepare, [output], opts)
 
@@ -387,13 +252,13 @@ class IciProcessGroup(_ProcessGroup):
             return fingerprint("all_to_all", "", inputs[0].dtype, detail="uneven"), full_bytes, move
 
         def move(executor: Executor, call: Fingerprint, buffer: int) -> None:
-            sources, targets = [_flat_input(source) for source in inputs], [_flat_output(target) for target in outputs]
-            if any(_overlap(source, target) for source in sources for target in targets):
+            sources, targets = [flat_input(source) for source in inputs], [flat_output(target) for target in outputs]
+            if any(overlap(source, target) for source in sources for target in targets):
                 sources = [source.clone() for source in sources]
-            blocks = [_block(flat) for flat in sources]
-            executor.exchange(call, buffer, blocks, [_block(flat) for flat in targets], None)
+            blocks = [block(flat) for flat in sources]
+            executor.exchange(call, buffer, blocks, [block(flat) for flat in targets], None)
             for target, flat in zip(outputs, targets, strict=True):
-                _put_back(target, flat)
+                put_back(target, flat)
 
         return self._run("all_to_all", prepare, outputs, opts)
 
@@ -409,12 +274,12 @@ class IciProcessGroup(_ProcessGroup):
 
         def move(executor: Executor, call: Fingerprint, buffer: int) -> None:
             if is_root:
-                source = _flat_input(tensor)
-                executor.spread(call, buffer, source.nbytes, _block(source), {})
+                source = flat_input(tensor)
+                executor.spread(call, buffer, source.nbytes, block(source), {})
             else:
-                target = _flat_output(tensor)
+                target = flat_output(tensor)
                 executor.spread(call, buffer, target.nbytes, None, {root: target.data_ptr()})
-                _put_back(tensor, target)
+                put_back(tensor, target)
 
         return self._run("broadcast", prepare, tensors, opts)
 
@@ -435,15 +300,15 @@ class IciProcessGroup(_ProcessGroup):
             return call, output.nbytes * self._num_ranks, move
 
         def move(executor: Executor, call: Fingerprint, buffer: int) -> None:
-            target = _flat_output(output)
-            flats = None if sources is None else [_flat_input(source) for source in sources]
-            if flats is not None and any(_overlap(flat, target) for flat in flats):
+            target = flat_output(output)
+            flats = None if sources is None else [flat_input(source) for source in sources]
+            if flats is not None and any(overlap(flat, target) for flat in flats):
                 flats = [flat.clone() for flat in flats]
             nothing = Block(0, 0)
-            targets = [_block(target) if rank == root else nothing for rank in range(self._num_ranks)]
-            blocks = None if flats is None else [_block(flat) for flat in flats]
+            targets = [block(target) if rank == root else nothing for rank in range(self._num_ranks)]
+            blocks = None if flats is None else [block(flat) for flat in flats]
             executor.exchange(call, buffer, blocks, targets, target.nbytes)
-            _put_back(output, target)
+            put_back(output, target)
 
         return self._run("scatter", prepare, outputs, opts)
 
@@ -506,14 +371,11 @@ class IciProcessGroup(_ProcessGroup):
             self._mailboxes = channel.background = Mailboxes(channel)
         kind = fingerprint(op, "", tensor.dtype, tuple(tensor.shape), detail=f"tag={tag}" if tag else "")
         if op == "send":
-            message = self._mailboxes.send(_flat_input(tensor), peer, tag, kind, site)
+            message = self._mailboxes.send(flat_input(tensor), peer, tag, kind, site)
         else:
-            target = _flat_output(tensor)
-            message = self._mailboxes.receive(target, peer, tag, kind, site, lambda: _put_back(tensor, target))
+            target = flat_output(tensor)
+            message = self._mailboxes.receive(target, peer, tag, kind, site, lambda: put_back(tensor, target))
         return MessageWork(self._mailboxes, message)
-
-    def _done(self, result: Tensors, opts: Any) -> dist.Work:
-        return self._finished if opts is None or not opts.asyncOp else _finished_work(list(result))
 
     # ------------------------------------------------------------------ spellings of older and newer releases
     _allgather_base = all_gather_single
@@ -536,12 +398,6 @@ def create(options: Any, backend_options: Any = None) -> IciProcessGroup:
     return IciProcessGroup(options.store, options.group_rank, global_ranks, options.timeout, str(options.group_id))
 
 
-def _finished_work(result: Any) -> dist.Work:
-    future: torch.futures.Future[Any] = torch.futures.Future()
-    future.set_result(result)
-    return _distributed_c10d._create_work_from_future(future)  # type: ignore[attr-defined]
-
-
 def _without_handle(opts: Any) -> Any:
     options = dist.ReduceScatterOptions()
     if opts is not None:
@@ -560,38 +416,3 @@ def _reduce_name(opts: Any) -> str:
     if opts is None:
         return "SUM"
     return _REDUCE_NAMES[opts.reduceOp.op]
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    """Its memory is its elements in order."""
-    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
-
-
-def _flat_input(tensor: torch.Tensor) -> torch.Tensor:
-    """A contiguous tensor with the elements: the tensor's own memory, or a copy of a strided view."""
-    plain = tensor.detach()
-    if not _is_plain(plain):
-        plain = plain.resolve_conj().resolve_neg().contiguous()
-    return plain
-
-
-def _flat_output(tensor: torch.Tensor) -> torch.Tensor:
-    """A contiguous tensor to write to: the tensor's own memory, or a stand-in for a strided view."""
-    plain = tensor.detach()
-    return plain if _is_plain(plain) else torch.empty(tensor.shape, dtype=tensor.dtype)
-
-
-def _put_back(tensor: torch.Tensor, flat: torch.Tensor) -> None:
-    """Copy the result into the strided view it stands in for."""
-    if flat.data_ptr() != tensor.data_ptr() or not _is_plain(tensor):
-        tensor.detach().copy_(flat.view(tensor.shape))
-
-
-def _block(flat: torch.Tensor) -> Block:
-    return Block(flat.data_ptr(), flat.nbytes)
-
-
-def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two contiguous tensors share bytes."""
-    start_a, start_b = a.data_ptr(), b.data_ptr()
-    return start_a < start_b + b.nbytes and start_b < start_a + a.nbytes

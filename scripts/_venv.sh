@@ -25,8 +25,8 @@ if ! have_extras; then
         --constraint constraints.txt --editable ".${extras:+[$extras]}"
     rm -f .venv/installed-*.tmp
     for old in .venv/installed-*; do [ "$old" = "$stamp" ] || rm -f "$old"; done
-    [ -z "$extras" ] && extras=none
-    echo "$extras" >>"$stamp"
-    # `dev` contains `test`
-    [ "$extras" = dev ] && echo test >>"$stamp"
+    case "$extras" in
+        dev) printf 'dev\ntest\n' ;; # dev contains test
+        *) echo "$extras" ;;
+    esac >>"$stamp"
 fi

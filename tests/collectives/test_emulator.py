@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from torchtpu_dist.collectives.algorithms import build_schedule
-from torchtpu_dist.collectives.emulator import executor
+from torchtpu_dist.collectives.emulator import executor, rendezvous
 from torchtpu_dist.collectives.reduction import reduction_order
 from torchtpu_dist.collectives.schedule import Op, split
 from torchtpu_dist.testing import run_ranks
@@ -249,6 +249,21 @@ def bf16_is_rounded_once() -> list[float]:
     return found
 
 
+def memory_of_others_is_refused() -> None:
+    """As on a system that lets no process open the files of another: the named road."""
+    if dist.get_rank() == 1:
+
+        def refuse(pid: int, descriptor: int) -> int:
+            raise PermissionError(f"/proc/{pid}/fd/{descriptor}")
+
+        rendezvous.open_of_process = refuse
+    tensor = torch.ones(100_000)
+    dist.all_reduce(tensor)
+    assert (tensor == 3).all()
+    left = [path.name for path in Path("/dev/shm").iterdir() if path.name.startswith("torchtpu")]
+    assert not left  # while the group still lives
+
+
 def messages() -> None:
     rank, n = dist.get_rank(), dist.get_world_size()
     following, before = (rank + 1) % n, (rank - 1) % n
@@ -337,6 +352,10 @@ def test_the_bits_are_those_of_the_schedule(world_size, dtype):
 
 def test_bf16_is_added_in_float32_and_rounded_once():
     assert run_ranks(bf16_is_rounded_once, 4) == [[260.0, 4160.0]] * 4
+
+
+def test_a_named_segment_is_the_way_where_processes_cannot_open_each_others_files():
+    run_ranks(memory_of_others_is_refused, 3)
 
 
 def test_messages_in_both_directions_do_not_block_each_other():

@@ -48,23 +48,26 @@ class Parts:
     Attributes:
         everything: (first rank, [rows, bytes]) of each block.
         others: the same without the row of this rank.
+        address: where the parts start, if they follow each other without a gap; else None.
     """
 
     everything: "tuple[tuple[int, Array], ...]"
     others: "tuple[tuple[int, Array], ...]"
+    address: int | None = None
 
     @classmethod
     def cut(cls, address: int, num_bytes: int, spans: Sequence[tuple[int, int]], itemsize: int, rank: int) -> "Parts":
         """An array cut into parts: at most two sizes, the longer ones first."""
         memory: Any = (ctypes.c_uint8 * num_bytes).from_address(address)
-        num_longer = sum(size == spans[0][1] for _, size in spans)
+        n = len(spans)
+        num_longer = n if spans[-1][1] == spans[0][1] else sum(size == spans[0][1] for _, size in spans)
         found = []
         for first, stop in ((0, num_longer), (num_longer, len(spans))):
             if first < stop:
                 start, size = spans[first][0] * itemsize, spans[first][1] * itemsize
                 shape, strides = (stop - first, size), (size, 1)
                 found.append((first, numpy.ndarray(shape, numpy.uint8, memory, start, strides)))
-        return cls._without(rank, found)
+        return cls._without(rank, found, address)
 
     @classmethod
     def of(cls, addresses: Sequence[int], num_bytes: int, rank: int) -> "Parts":
@@ -78,14 +81,14 @@ class Parts:
         )
 
     @classmethod
-    def _without(cls, rank: int, blocks: "list[tuple[int, Array]]") -> "Parts":
+    def _without(cls, rank: int, blocks: "list[tuple[int, Array]]", address: int | None = None) -> "Parts":
         others = []
         for first, block in blocks:
             own = rank - first
             for lo, hi in ((0, own), (own + 1, len(block))) if 0 <= own < len(block) else ((0, len(block)),):
                 if lo < hi:
                     others.append((first + lo, block[lo:hi]))
-        return cls(tuple(blocks), tuple(others))
+        return cls(tuple(blocks), tuple(others), address)
 
 
 class Executor:
@@ -201,7 +204,7 @@ class Executor:
     ) -> None:
         """exchange where all blocks are equally large and follow each other, at both ends: a copy a window each way."""
         n, rank = self.num_ranks, self.rank
-        share = self._window_bytes // n // _ALIGN_BYTES * _ALIGN_BYTES
+        share = min(self._share(1), block_bytes) or 1
         spans = [(member * block_bytes, block_bytes) for member in range(n)]
         sources = Parts.cut(source_address, n * block_bytes, spans, 1, rank)
         targets = Parts.cut(target_address, n * block_bytes, spans, 1, rank)
@@ -230,7 +233,7 @@ class Executor:
         result of this rank. All are contiguous and equally large.
         """
         rank, itemsize, elements = self.rank, out.element_size(), out.numel()
-        share = self._share(itemsize)
+        share = min(self._share(itemsize), elements) or 1
         own = sources[rank]
         parts = Parts.of([source.data_ptr() for source in sources], elements * itemsize, rank)
         start = 0
@@ -249,6 +252,10 @@ class Executor:
 
     def _put(self, parts: "Parts", buffer: int, done: int, share: int) -> None:
         """Copy bytes ``done : done + share`` of each part for another rank into the own slot."""
+        if parts.address is not None and len(parts.everything) == 1 and parts.everything[0][1].shape[1] == share:
+            # The whole array in one window, as it lies: one copy instead of many small ones.
+            _copy(self._slots[buffer][self.rank], parts.address, share * self.num_ranks)
+            return
         slot = self._slot_arrays[buffer]
         for first, block in parts.others:
             piece = block[:, done : done + share]
@@ -314,7 +321,7 @@ class Executor:
         source = source.view(-1)
         spans = _parts(source.numel(), self.num_ranks)
         longest = spans[0][1]
-        share = self._share(itemsize)
+        share = min(self._share(itemsize), longest)
         own_start, own_size = spans[rank]
         parts = Parts.cut(source.data_ptr(), source.nbytes, spans, itemsize, rank)
         targets = Parts.cut(out.data_ptr(), out.nbytes, spans, itemsize, rank)

@@ -23,7 +23,6 @@ if ! have_extras; then
     echo "installing torchtpu-dist${extras:+ [$extras]} into .venv (once, a minute or two)"
     .venv/bin/python -m pip install --quiet --disable-pip-version-check \
         --constraint constraints.txt --editable ".${extras:+[$extras]}"
-    rm -f .venv/installed-*.tmp
     for old in .venv/installed-*; do [ "$old" = "$stamp" ] || rm -f "$old"; done
     case "$extras" in
         dev) printf 'dev\ntest\n' ;; # dev contains test

@@ -39,7 +39,8 @@ def unbroken(tmp_path_factory) -> Path:
 
 def test_a_run_says_what_it_did(unbroken):
     run = unbroken / "llama3_tiny_fsdp"
-    assert {path.name for path in run.iterdir()} >= {"recipe.yaml", "metrics.jsonl", "logs", "checkpoints", "events.jsonl"}
+    written = {path.name for path in run.iterdir()}
+    assert written >= {"recipe.yaml", "metrics.jsonl", "logs", "checkpoints", "events.jsonl"}
     assert (run / "checkpoints" / "latest").read_text().strip() == "step-8"
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     first = records[0]

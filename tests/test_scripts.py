@@ -16,9 +16,16 @@ def commands(script: str) -> list[str]:
     return [line for line in lines if line and not line.startswith(("#", "set ", "cd ", ". "))]
 
 
-def readme_commands() -> set[str]:
-    blocks = re.findall(r"```console\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    return {line[2:].strip() for block in blocks for line in block.splitlines() if line.startswith("$ ")}
+def readme_commands() -> list[tuple[str, list[str]]]:
+    """Every command of the README's console blocks, with the lines of output shown below it."""
+    shown: list[tuple[str, list[str]]] = []
+    for block in re.findall(r"```console\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL):
+        for line in block.splitlines():
+            if line.startswith("$ "):
+                shown.append((line[2:].strip(), []))
+            elif shown:
+                shown[-1][1].append(line)
+    return shown
 
 
 @pytest.mark.parametrize("script", ["scripts/demo", "scripts/test", "scripts/check", ".ci/run"])
@@ -36,12 +43,19 @@ def test_the_first_screen_of_the_readme_has_the_two_scripts_and_what_they_run():
     assert commands(".ci/run") == ["scripts/check", "scripts/test"]
 
 
-def test_every_launch_in_the_readme_is_a_recipe_that_checks():
+def test_every_launch_in_the_readme_does_what_is_shown(monkeypatch):
+    """Those with an error shown give exactly that error; the others are recipes that can run."""
+    from torchtpu_dist.errors import RecipeError
     from torchtpu_dist.recipe import load_recipe
     from torchtpu_dist.recipe.check import check
 
-    launches = [command.split()[1:] for command in readme_commands() if command.startswith("torchtpu-launch ")]
-    assert len(launches) >= 4
-    for recipe, *overrides in launches:
-        values = [each for each in overrides if not each.startswith("--")]
-        check(load_recipe(ROOT / recipe if "/" in recipe else recipe, values).recipe)
+    monkeypatch.chdir(ROOT)
+    launches = [(words.split()[1:], output) for words, output in readme_commands() if words.startswith("torchtpu-")]
+    assert len(launches) >= 6
+    for (recipe, *arguments), output in launches:
+        try:
+            check(load_recipe(recipe, [each for each in arguments if not each.startswith("--")]).recipe)
+            errors = []
+        except RecipeError as error:
+            errors = [f"error: {line}" for line in str(error).splitlines()]
+        assert errors == [line for line in output if line.startswith("error: ")]

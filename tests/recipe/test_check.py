@@ -77,7 +77,7 @@ def test_case_9_mesh_that_does_not_fit_on_the_torus() -> None:
         ("slice=v5p-256", ("twisted", "v5p-256_untwisted")),
         ("model.flavor=9b", ("model.flavor", "9b", "debug, 1b, 8b, 70b, 405b")),
         ("model.vocab_size=256", ("model.vocab_size=256", "320")),
-        ("training.global_batch_size=12", ("training.global_batch_size=12", "= 8", "use 8 or 16, or -1")),
+        ("training.global_batch_size=12", ("training.global_batch_size=12", "= 16", "use 16, or -1")),
         ("activation_checkpoint.selective_ac_option=x", ()),
     ],
 )

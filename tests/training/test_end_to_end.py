@@ -65,7 +65,7 @@ def test_another_layout_continues_with_the_same_losses(unbroken, tmp_path):
         f"checkpoint.resume={unbroken / 'llama3_tiny_fsdp' / 'checkpoints' / 'step-6'}",
         "training.steps=8",
         "parallelism.tensor_parallel_degree=2",
-        "training.local_batch_size=4",
+        "training.local_batch_size=8",
     )
     assert done.returncode == 0, done.stdout + done.stderr
     expected = losses(unbroken)

@@ -114,7 +114,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # The ranks load the module of their function by its name, which must not be __main__.
-    from collectives import main as run
-
-    run()
+    main()

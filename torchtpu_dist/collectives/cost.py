@@ -16,9 +16,8 @@ cross depends on coordinates that this model does not see.
 **Left out.** The fixed cost of starting an operation from a program (measured: 5 to 14 us depending on the
 generation), so tiny messages are underpriced; protocol and packet overhead beyond what ``ici_link_gbps_oneway``, a
 reachable rate, already takes off; additions and HBM traffic (HBM is an order of magnitude faster than a link);
-contention with other collectives; the faster link between the two devices of a chip (priced as an ICI link, which is
-too dear); arrays that do not divide by the schedule's chunks (priced as fractions, real ones round up by at most one
-element a chunk).
+contention with other collectives; arrays that do not divide by the schedule's chunks (priced as fractions, real ones
+round up by at most one element a chunk).
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,7 @@
 """A lane: what a logical axis of the mesh gets, some whole physical axes and the order in which they are walked."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 
@@ -48,7 +49,21 @@ class Lane:
         )
 
 
-def _slowest_step_gbps(slice_: Slice, points: tuple[Coordinate, ...], closed: bool, die: int | None) -> float:
+def walk_gbps_oneway(slice_: Slice, points: Sequence[Coordinate], closed: bool) -> float:
+    """One direction of the slowest step of a walk over ``points`` of ``Slice.device_grid``, in 1e9 bytes a second.
+
+    While the same walk is made on all the devices beside it: two devices of a chip that walk side by side share its
+    links. The step between the two devices of a chip goes over the die link. A walk of one point: the rate of a link.
+    """
+    if len(points) < 2:
+        return float(slice_.generation.ici_link_gbps_oneway)
+    die = slice_.axis_names.index("core") if "core" in slice_.axis_names else None
+    if die is not None and len({point[die] for point in points}) == 1:
+        die = None  # stays on one device of each chip
+    return _slowest_step_gbps(slice_, points, closed, die)
+
+
+def _slowest_step_gbps(slice_: Slice, points: Sequence[Coordinate], closed: bool, die: int | None) -> float:
     """``die`` is the position of the core axis in ``points``, None if the lane stays on one device of each chip."""
     generation = slice_.generation
     steps = chain(pairwise(points), [(points[-1], points[0])] if closed else [])

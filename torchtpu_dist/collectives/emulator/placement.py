@@ -16,6 +16,7 @@ from torchtpu_dist.collectives.cost import price
 from torchtpu_dist.collectives.reduction import SubPart, reduction_order
 from torchtpu_dist.collectives.schedule import Op
 from torchtpu_dist.errors import CollectiveError
+from torchtpu_dist.mesh.lane import walk_gbps_oneway
 from torchtpu_dist.mesh.slices import Slice
 
 SLICE_KEY = "TORCHTPU_SLICE"
@@ -41,12 +42,14 @@ class Placement:
         closed: ring or line.
         hops: torus distance of each step of the walk.
         slice: the emulated slice, None when there is none.
+        link_gbps_oneway: rate of the walk's slowest step; None without a slice.
     """
 
     order: tuple[int, ...]
     closed: bool
     hops: tuple[int, ...]
     slice: Slice | None
+    link_gbps_oneway: float | None = None
 
     @property
     def num_ranks(self) -> int:
@@ -63,10 +66,9 @@ class Placement:
 
     def _price(self, op: str, full_bytes: int) -> float | None:
         scheduled = _SCHEDULED_AS.get(op)
-        if self.slice is None or scheduled is None:
+        if self.link_gbps_oneway is None or scheduled is None:
             return None
-        link = self.slice.generation
-        return price(scheduled, full_bytes, self.num_ranks, self.closed, link, self.hops).time_us
+        return price(scheduled, full_bytes, self.num_ranks, self.closed, self.link_gbps_oneway, self.hops).time_us
 
 
 def place(global_ranks: Sequence[int]) -> Placement:
@@ -90,5 +92,7 @@ def place(global_ranks: Sequence[int]) -> Placement:
             f"has rank {max(global_ranks)}"
         )
     slice_ = Slice.parse(slice_name)
-    walk = slice_.torus().walk([tuple(coordinates[rank]) for rank in global_ranks])
-    return Placement(walk.order, walk.closed, walk.hops, slice_)
+    members = [tuple(coordinates[rank]) for rank in global_ranks]
+    walk = slice_.torus().walk(members)
+    rate = walk_gbps_oneway(slice_, [members[member] for member in walk.order], walk.closed)
+    return Placement(walk.order, walk.closed, walk.hops, slice_, rate)

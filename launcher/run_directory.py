@@ -26,9 +26,10 @@ class RunDirectory:
         self.path = path
         self.moved_to = moved_to
         self._lock = lock
-        (path / "logs").mkdir(exist_ok=True)
-        for old in (path / "logs").glob("failure-rank-*.json"):
-            old.unlink()  # of an earlier attempt: they would be taken for ours
+        logs = path / "logs"
+        if logs.exists() and not _is_empty(logs):
+            _move_aside(logs)  # of an earlier attempt: its last lines and failures would be taken for ours
+        logs.mkdir(exist_ok=True)
         self._events: TextIO = (path / _EVENTS).open("a", buffering=1)
 
     @classmethod

@@ -12,7 +12,7 @@ from torchtpu_dist.checkpoint.folder import (
     prune,
     resolve_resume,
 )
-from torchtpu_dist.checkpoint.manifest import Manifest, read_manifest
+from torchtpu_dist.checkpoint.manifest import FileRecord, Manifest, changed_files, crc32_of, read_manifest
 from torchtpu_dist.errors import CheckpointError
 
 
@@ -21,7 +21,8 @@ def write_checkpoint(run_dir, step, **changes):
     folder.mkdir(parents=True)
     (folder / "shard").write_bytes(b"12345")
     values = {"step": step, "tokens": 0, "seed": 0, "data": {}, "model": {"dim": 8}, "degrees": {"tp": 1}}
-    manifest = Manifest(**(values | {"torch_version": "2", "files": {"shard": 5}} | changes))
+    record = FileRecord(length_bytes=5, crc32=crc32_of(folder / "shard"))
+    manifest = Manifest(**(values | {"config": {}, "torch_version": "2", "files": {"shard": record}} | changes))
     (folder / "manifest.json").write_text(json.dumps(manifest.model_dump(mode="json")))
     return folder
 
@@ -85,6 +86,15 @@ def test_a_damaged_checkpoint_is_refused(tmp_path, damage, words):
     damage(folder)
     with pytest.raises(CheckpointError, match=words):
         read_manifest(folder)
+
+
+def test_a_changed_byte_is_found_by_whoever_has_that_file(tmp_path):
+    folder = write_checkpoint(tmp_path, 3)
+    manifest = read_manifest(folder)
+    assert changed_files(folder, manifest) == []
+    (folder / "shard").write_bytes(b"12346")
+    assert changed_files(folder, read_manifest(folder)) == ["shard"]
+    assert [changed_files(folder, manifest, share, 2) for share in (0, 1)] == [["shard"], []]
 
 
 def test_another_format_is_refused(tmp_path):

@@ -16,7 +16,7 @@ def test_an_older_run_is_moved_aside_to_the_next_free_number(tmp_path):
     assert (tmp_path / "outputs" / "run.1" / "number").read_text() == "None"
 
 
-def test_a_continued_run_keeps_all_but_the_failures_of_the_last_attempt(tmp_path):
+def test_a_continued_run_keeps_the_logs_of_the_last_attempt_apart(tmp_path):
     with RunDirectory.open(tmp_path / "run", keep=False) as directory:
         directory.record("started", world_size=2)
         (directory.path / "logs" / "failure-rank-1.json").write_text("{}")
@@ -24,7 +24,8 @@ def test_a_continued_run_keeps_all_but_the_failures_of_the_last_attempt(tmp_path
     with RunDirectory.open(tmp_path / "run", keep=True) as directory:
         directory.record("started", world_size=4)
         assert directory.moved_to is None
-    assert os.listdir(tmp_path / "run" / "logs") == ["rank-1.log"]
+    assert os.listdir(tmp_path / "run" / "logs") == []
+    assert sorted(os.listdir(tmp_path / "run" / "logs.1")) == ["failure-rank-1.json", "rank-1.log"]
     events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
     assert [each["world_size"] for each in events] == [2, 4]
 

@@ -140,8 +140,11 @@ def test_a_checkpoint_that_cannot_be_continued_from_is_refused_before_the_start(
     folder = tmp_path / "checkpoints" / "step-1"
     folder.mkdir(parents=True)
     shape = checkpoint_shape(asked.recipe.model, asked.args)
-    manifest = Manifest(step=1, tokens=1, seed=0, data={}, model=shape, degrees={}, torch_version="2")
+    data = {"samples_seen": 8, "seed": 0, "seq_len": 256, "corpus": "x"}
+    manifest = Manifest(step=1, tokens=1, seed=0, data=data, model=shape, degrees={}, config={}, torch_version="2")
     (folder / "manifest.json").write_text(json.dumps(manifest.model_dump(mode="json")))
     check_can_start(asked)
     with pytest.raises(RecipeError, match="dim: checkpoint 128, recipe 256"):
         check_can_start(plan(f"checkpoint.resume={tmp_path}"))
+    with pytest.raises(RecipeError, match="seed was 0 and is now 1; to continue set seed to 0"):
+        check_can_start(plan(f"checkpoint.resume={tmp_path}", "model.dim=128", "seed=1"))

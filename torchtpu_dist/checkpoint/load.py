@@ -4,11 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load
 
-from torchtpu_dist.checkpoint.manifest import Manifest, read_manifest
+from torchtpu_dist.checkpoint.manifest import Manifest, changed_files, read_manifest
 from torchtpu_dist.errors import CheckpointError
 
 
@@ -25,6 +26,7 @@ def load_checkpoint(
     """
     manifest = read_manifest(checkpoint)
     manifest.check_model(model_shape, checkpoint)
+    _check_content(checkpoint, manifest)
     model_state, optimizer_state = get_state_dict(model, optimizer)
     state: dict[str, Any] = {"model": model_state, "optimizer": optimizer_state}
     try:
@@ -34,3 +36,18 @@ def load_checkpoint(
         raise CheckpointError(f"checkpoint {checkpoint} does not fit this model: {first}") from error
     set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
     return manifest
+
+
+def _check_content(checkpoint: Path, manifest: Manifest) -> None:
+    """Compare the checksum of every file, each rank some of them, and raise on all ranks if one differs."""
+    ranks, rank = (dist.get_world_size(), dist.get_rank()) if dist.is_initialized() else (1, 0)
+    mine = changed_files(checkpoint, manifest, rank, ranks)
+    gathered: list[list[str]] = [mine] * ranks
+    if ranks > 1:
+        dist.all_gather_object(gathered, mine)
+    changed = sorted({name for names in gathered for name in names})
+    if changed:
+        raise CheckpointError(
+            f"checkpoint {checkpoint} is damaged: the content of {', '.join(changed)} is not what was written "
+            "(checksums differ); use an older checkpoint (checkpoint.resume=<folder>)"
+        )

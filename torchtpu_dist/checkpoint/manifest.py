@@ -1,10 +1,11 @@
 """The manifest of a checkpoint: what it holds, of which model, at which step, and that it is whole.
 
 ``manifest.json`` is the last file written into a checkpoint folder. A folder without one, or whose files are
-not as long as the manifest says, is not a checkpoint.
+not as long as the manifest says, is not a checkpoint. Checksums find what has changed without changing length.
 """
 
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,13 @@ from torchtpu_dist.errors import CheckpointError
 
 MANIFEST_NAME = "manifest.json"
 FORMAT_VERSION = 1
+
+
+class FileRecord(Config):
+    """What a file of the checkpoint was like when it was written."""
+
+    length_bytes: int
+    crc32: int
 
 
 class Manifest(Config):
@@ -29,8 +37,9 @@ class Manifest(Config):
     data: dict[str, Any] = Field(description="position in the data stream, independent of the number of ranks")
     model: dict[str, Any] = Field(description="the shape of the model")
     degrees: dict[str, int] = Field(description="the mesh that wrote it; any other mesh can read it")
+    config: dict[str, Any] = Field(description="the recipe of the run, as far as the trainer reads it")
     torch_version: str = Field(description="torch that wrote it")
-    files: dict[str, int] = Field(default_factory=dict, description="every other file and its length in bytes")
+    files: dict[str, FileRecord] = Field(default_factory=dict, description="every other file")
 
     def check_model(self, model: dict[str, Any], checkpoint: Path) -> None:
         """Refuse a checkpoint of another model, naming each difference."""
@@ -65,12 +74,28 @@ def read_manifest(checkpoint: Path) -> Manifest:
         raise CheckpointError(
             f"{checkpoint} has format {manifest.format_version}, this version reads format {FORMAT_VERSION}"
         )
-    for name, length_bytes in manifest.files.items():
+    for name, record in manifest.files.items():
         file = checkpoint / name
         found = file.stat().st_size if file.is_file() else None
-        if found != length_bytes:
+        if found != record.length_bytes:
             raise CheckpointError(
                 f"checkpoint {checkpoint} is damaged: {name} has "
-                f"{'gone' if found is None else f'{found} bytes'}, expected {length_bytes} bytes; use an older one"
+                f"{'gone' if found is None else f'{found} bytes'}, expected {record.length_bytes} bytes; "
+                "use an older one"
             )
     return manifest
+
+
+def changed_files(checkpoint: Path, manifest: Manifest, share: int = 0, shares: int = 1) -> list[str]:
+    """The files whose content is no longer what was written, among every ``shares``-th from number ``share``."""
+    names = sorted(manifest.files)[share::shares]
+    return [name for name in names if crc32_of(checkpoint / name) != manifest.files[name].crc32]
+
+
+def crc32_of(file: Path) -> int:
+    """CRC-32 of a file's content, read in pieces."""
+    value = 0
+    with file.open("rb") as stream:
+        while piece := stream.read(1 << 20):
+            value = zlib.crc32(piece, value)
+    return value

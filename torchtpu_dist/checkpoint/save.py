@@ -1,7 +1,7 @@
 """Writing a checkpoint so that a crash at any moment leaves the older one in force.
 
 1. every rank writes its shards into ``.step-N.partial`` (DCP, each file fsynced);
-2. rank 0 writes the manifest with the length of every file, fsyncs, and renames the folder to ``step-N``;
+2. rank 0 writes the manifest with length and checksum of every file, fsyncs, and renames the folder to ``step-N``;
 3. only then ``latest`` is moved, and only then older checkpoints are deleted.
 """
 
@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from torchtpu_dist.checkpoint.folder import checkpoints_folder, fsync_folder, point_latest, prune, step_folder
-from torchtpu_dist.checkpoint.manifest import MANIFEST_NAME, Manifest
+from torchtpu_dist.checkpoint.manifest import MANIFEST_NAME, FileRecord, Manifest, crc32_of
 from torchtpu_dist.errors import CheckpointError
 
 
@@ -35,7 +35,8 @@ def save_checkpoint(
     _on_rank_0("make room for", partial, lambda: _make_room(partial))
     model_state, optimizer_state = get_state_dict(model, optimizer)
     save({"model": model_state, "optimizer": optimizer_state}, checkpoint_id=partial)
-    _on_rank_0("finish", final, lambda: _finish(run_dir, partial, final, manifest, keep_latest_k))
+    whole = manifest.model_copy(update={"files": _records(partial)})
+    _on_rank_0("finish", final, lambda: _finish(run_dir, partial, final, whole, keep_latest_k))
     return final
 
 
@@ -45,9 +46,21 @@ def _make_room(partial: Path) -> None:
     partial.mkdir(parents=True)
 
 
+def _records(partial: Path) -> dict[str, FileRecord]:
+    """Every file in ``partial``; the ranks share the work of reading them."""
+    ranks, rank = (dist.get_world_size(), dist.get_rank()) if dist.is_initialized() else (1, 0)
+    mine = {
+        path.name: FileRecord(length_bytes=path.stat().st_size, crc32=crc32_of(path))
+        for path in sorted(partial.iterdir())[rank::ranks]
+    }
+    gathered: list[dict[str, FileRecord]] = [mine] * ranks
+    if ranks > 1:
+        dist.all_gather_object(gathered, mine)
+    return {name: record for records in gathered for name, record in records.items()}
+
+
 def _finish(run_dir: Path, partial: Path, final: Path, manifest: Manifest, keep_latest_k: int) -> None:
-    files = {path.name: path.stat().st_size for path in sorted(partial.iterdir())}
-    text = json.dumps(manifest.model_copy(update={"files": files}).model_dump(mode="json"), indent=1)
+    text = json.dumps(manifest.model_dump(mode="json"), indent=1)
     with (partial / MANIFEST_NAME).open("w", encoding="utf-8") as file:
         file.write(text + "\n")
         file.flush()

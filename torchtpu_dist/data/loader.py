@@ -22,18 +22,12 @@ from torchtpu_dist.data.config import DataConfig
 from torchtpu_dist.data.corpus import Split, python_stdlib_corpus
 from torchtpu_dist.data.order import NO_SAMPLE, OnePass, Order, RankShare, ShuffledEpochs
 from torchtpu_dist.data.packing import PackedSamples, pack
+from torchtpu_dist.data.position import check_position
 from torchtpu_dist.data.tokenizer import ByteTokenizer
-from torchtpu_dist.errors import CheckpointError, RecipeError
+from torchtpu_dist.errors import RecipeError
 
 Batch = dict[str, Tensor]
 """``tokens`` and ``labels``, each int64 [samples, seq_len]."""
-
-_FIXED = {
-    "seed": "set seed to {saved}",
-    "seq_len": "set training.seq_len to {saved}",
-    "corpus": "use the release of Python the run was started with",
-}
-"""What a position in the stream depends on, and what to do when it has changed."""
 
 
 def build_loader(
@@ -111,19 +105,7 @@ class SampleLoader(StatefulDataLoader[Batch]):
 
         Raises :class:`CheckpointError` when it is a position in another stream.
         """
-        missing = {"samples_seen", *_FIXED} - state_dict.keys()
-        if missing:
-            raise CheckpointError(
-                f"the checkpoint's data position has no {', '.join(sorted(missing))} (got {state_dict}); "
-                "it was not written by this loader, so start anew with checkpoint.resume=never"
-            )
-        for key, remedy in _FIXED.items():
-            saved, here = state_dict[key], self._identity[key]
-            if saved != here:
-                raise CheckpointError(
-                    f"the checkpoint's data position is in another stream: {key} was {saved!r} and is now {here!r}; "
-                    f"to continue {remedy.format(saved=saved)}, or start anew with checkpoint.resume=never"
-                )
+        check_position(state_dict, self._identity)
         self._places.samples_seen = int(state_dict["samples_seen"])
         super().load_state_dict({})  # drops whatever was being iterated
 

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from torchtpu_dist.checkpoint.folder import resolve_resume
 from torchtpu_dist.checkpoint.manifest import read_manifest
+from torchtpu_dist.data.position import check_position
 from torchtpu_dist.data.tokenizer import ByteTokenizer
 from torchtpu_dist.errors import CheckpointError, RecipeError
 from torchtpu_dist.estimate.memory import MemoryEstimate, estimate_memory
@@ -143,7 +144,9 @@ def _check_resume(plan: Plan) -> None:
     try:
         checkpoint = resolve_resume(plan.recipe.checkpoint.resume, plan.recipe.run_dir)
         if checkpoint is not None:
-            read_manifest(checkpoint).check_model(checkpoint_shape(plan.recipe.model, plan.args), checkpoint)
+            manifest = read_manifest(checkpoint)
+            manifest.check_model(checkpoint_shape(plan.recipe.model, plan.args), checkpoint)
+            check_position(manifest.data, {"seed": plan.recipe.seed, "seq_len": plan.recipe.training.seq_len})
     except CheckpointError as error:
         raise RecipeError(str(error)) from error
 

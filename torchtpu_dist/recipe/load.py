@@ -5,7 +5,7 @@ a value given on the command line needs no variable. Everything wrong is found i
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.resources import files
@@ -70,11 +70,11 @@ def parse_recipe(
     _apply(changes, leaves, problems)
     if default_run_name is not None:
         leaves.setdefault("run_name", default_run_name)
-    leaves = _usable(leaves, environment or {}, problems)
-    recipe = _validate(leaves, name, problems)
+    usable = _usable(leaves, environment or {}, problems)
+    recipe = _validate(usable, leaves.keys() - usable.keys(), name, problems)
     if recipe is None:
         raise RecipeError("\n".join(dict.fromkeys(problems)))
-    return LoadedRecipe(recipe, {path: leaves[path].origin if path in leaves else "default" for path in recipe_keys()})
+    return LoadedRecipe(recipe, {path: usable[path].origin if path in usable else "default" for path in recipe_keys()})
 
 
 def _read(path_or_name: str) -> tuple[str, str]:
@@ -150,8 +150,8 @@ def _usable(leaves: Mapping[str, Leaf], environment: Mapping[str, str], problems
     return usable
 
 
-def _validate(leaves: Mapping[str, Leaf], name: str, problems: list[str]) -> Recipe | None:
-    """The recipe, or ``None`` with its mistakes added to ``problems``."""
+def _validate(leaves: Mapping[str, Leaf], refused: Set[str], name: str, problems: list[str]) -> Recipe | None:
+    """The recipe, or ``None`` with its mistakes added to ``problems``; what was ``refused`` before is not missing."""
     tree: dict[str, Any] = {}
     for path, leaf in leaves.items():
         section, _, key = path.rpartition(".")
@@ -161,6 +161,7 @@ def _validate(leaves: Mapping[str, Leaf], name: str, problems: list[str]) -> Rec
     except ValidationError as error:
         for item in error.errors(include_url=False):
             path = ".".join(str(part) for part in item["loc"] if str(part) in messages.path_words())
-            problems.append(messages.invalid_value(item, leaves.get(path), name))
+            if path not in refused:
+                problems.append(messages.invalid_value(item, leaves.get(path), name))
         return None
     return recipe if not problems else None

@@ -17,6 +17,7 @@ from torchtpu_dist.training.loop import Progress, continue_hint, train
 from torchtpu_dist.training.metrics import MetricsWriter
 from torchtpu_dist.training.optimizer import build_optimizer
 from torchtpu_dist.training.report import report_end, report_start
+from torchtpu_dist.training.resume import changes_since
 from torchtpu_dist.training.run import Run
 from torchtpu_dist.training.stop import StopSignal
 
@@ -44,13 +45,14 @@ def train_rank(arguments: dict[str, Any]) -> None:
         run.degrees.data_parallel,
         run.config.seed,
     )
-    progress = Progress()
+    progress, changes = Progress(), []
     if (checkpoint := resolve_resume(run.config.checkpoint.resume, run.run_dir)) is not None:
         manifest = load_checkpoint(checkpoint, model, optimizer, run.model_shape())
         loader.load_state_dict(manifest.data)
+        changes = changes_since(manifest, run.config)
         progress = Progress(manifest.step, manifest.tokens, manifest.step, checkpoint)
     with MetricsWriter(run.run_dir, run.config.metrics, run.rank, run.console, progress.step) as metrics:
-        report_start(run, progress, time.perf_counter() - started_s)
+        report_start(run, progress, time.perf_counter() - started_s, changes)
         train(run, model, optimizer, loader, progress, metrics, stop)
         stop.raise_from_now_on(f"stopped by a signal after the last step{continue_hint(progress)}")
         report_end(run, model, progress, metrics)

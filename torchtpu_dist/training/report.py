@@ -12,8 +12,8 @@ from torchtpu_dist.training.sample import print_sample
 from torchtpu_dist.training.validate import validation_loss
 
 
-def report_start(run: Run, progress: Progress, startup_s: float) -> None:
-    """Say what is about to happen."""
+def report_start(run: Run, progress: Progress, startup_s: float, changes: list[str]) -> None:
+    """Say what is about to happen; ``changes`` are the lines of :func:`changes_since` of a continued run."""
     steps = run.config.training.steps
     run.console.line(
         f"{run.tokens_per_step:,} tokens a step ({run.batch.global_batch_size} samples of "
@@ -22,6 +22,8 @@ def report_start(run: Run, progress: Progress, startup_s: float) -> None:
     )
     if progress.checkpoint is not None:
         run.console.line(f"continuing from {progress.checkpoint}, after step {progress.step}")
+        for change in changes:
+            run.console.line(f"changed: {change}")
         if progress.step >= steps:
             run.console.line(
                 f"nothing left to train: training.steps is {steps}; to train on set training.steps higher, "

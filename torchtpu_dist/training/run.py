@@ -72,6 +72,7 @@ class Run:
             data=data,
             model=self.model_shape(),
             degrees=dict(self.degrees.axes),
+            config=self.config.model_dump(mode="json"),
             torch_version=torch.__version__,
         )
 

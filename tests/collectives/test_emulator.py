@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from torchtpu_dist.collectives.algorithms import build_schedule
 from torchtpu_dist.collectives.emulator import executor, rendezvous
+from torchtpu_dist.collectives.emulator.peer_memory import ENVIRONMENT_KEY
 from torchtpu_dist.collectives.reduction import reduction_order
 from torchtpu_dist.collectives.schedule import Op, split
 from torchtpu_dist.testing import run_ranks
@@ -152,6 +153,25 @@ def check_single(group, layout, mine, stacked, target, everybody) -> None:
 def every_op() -> None:
     torch.set_num_threads(1)
     check_every_op(None)
+
+
+def every_op_with_many_blocks_read_directly() -> bool:
+    """Blocks of more than 100 bytes are large ones here; returns whether they are read from the memory of peers."""
+    torch.set_num_threads(1)
+    executor.DIRECT_BYTES = 100
+    check_every_op(None)
+    n, rank = dist.get_world_size(), dist.get_rank()
+    tensor = torch.stack([values((LARGE,), torch.float32, rank * n + peer) for peer in range(n)])
+    dist.all_to_all_single(tensor, tensor)  # in place
+    same(tensor, torch.stack([values((LARGE,), torch.float32, peer * n + rank) for peer in range(n)]))
+    # Some pairs exchange nothing, some little, some much.
+    sizes = [[(0, 3, LARGE)[(i + 2 * j) % 3] for j in range(n)] for i in range(n)]
+    sources = [values((sizes[rank][peer],), torch.uint8, rank * n + peer) for peer in range(n)]
+    targets = [torch.zeros(sizes[peer][rank], dtype=torch.uint8) for peer in range(n)]
+    dist.all_to_all(targets, sources)
+    for peer, target in enumerate(targets):
+        same(target, values((sizes[peer][rank],), torch.uint8, peer * n + rank))
+    return dist.group.WORLD.single_copy
 
 
 def every_op_in_subgroups() -> None:
@@ -333,6 +353,15 @@ def _nothing_is_left_behind():
 @pytest.mark.parametrize("world_size", [3, 4])
 def test_every_op_equals_a_plain_reference(world_size):
     run_ranks(every_op, world_size)
+
+
+@pytest.mark.parametrize("wish", ["0", "1"])
+def test_every_op_whether_or_not_ranks_read_the_memory_of_peers(wish):
+    single_copy = run_ranks(every_op_with_many_blocks_read_directly, 3, environment={ENVIRONMENT_KEY: wish})
+    assert len(set(single_copy)) == 1
+    if wish == "1" and not single_copy[0]:
+        pytest.skip("results are right, but this system does not let one process read the memory of another")
+    assert single_copy[0] is (wish == "1")
 
 
 def test_groups_in_any_order_over_the_same_ranks_and_of_one_rank():

@@ -208,8 +208,8 @@ class Channel:
         """Leave how many bytes this rank sends to and expects from each member, before meeting."""
         self._split_rows(buffer)[self.rank] = [*sent_bytes, *received_bytes]
 
-    def check_splits(self, buffer: int) -> int:
-        """Compare what is sent with what is expected, for all pairs; returns the largest number of bytes of a pair.
+    def check_splits(self, buffer: int) -> list[int]:
+        """Compare what is sent with what is expected; returns the number of bytes of each pair.
 
         Raises:
             MismatchError: a pair disagrees; raised by every rank of the group.
@@ -225,13 +225,23 @@ class Channel:
                 f"sizes of one must be the output split sizes of the other.\n"
                 f"  rank {self.global_ranks[source]}: {texts[0]}\n  rank {self.global_ranks[destination]}: {texts[1]}"
             )
-        return int(sent.max())
+        return [int(num_bytes) for num_bytes in sent.flat]
 
     def _split_rows(self, buffer: int) -> "numpy.ndarray[tuple[int, int], numpy.dtype[numpy.int64]]":
         n = self.num_ranks
         start = self.segment.layout.split_row(buffer, 0)
         flat = numpy.frombuffer(self.segment.view, numpy.int64, 2 * n * n, start)
         return flat.reshape(n, 2 * n)
+
+    def write_addresses(self, buffer: int, addresses: Sequence[int]) -> None:
+        """Leave where the blocks for the members (at most n) lie in the memory of this process, before meeting."""
+        self.addresses(buffer)[self.rank, : len(addresses)] = addresses
+
+    def addresses(self, buffer: int) -> "numpy.ndarray[tuple[int, int], numpy.dtype[numpy.int64]]":
+        """What all members have left there: [from, to]. A view, not to be kept."""
+        n = self.num_ranks
+        start = self.segment.layout.address_row(buffer, 0)
+        return numpy.frombuffer(self.segment.view, numpy.int64, n * n, start).reshape(n, n)
 
     def check_usable(self) -> None:
         """Raises CollectiveError when this rank has left the group."""

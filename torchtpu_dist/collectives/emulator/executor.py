@@ -3,7 +3,8 @@
 All ops are one of two movements over *blocks* (pieces of the user's memory, one for each peer):
 
 - **exchange**: every rank leaves blocks in its slot, all meet, every rank takes what is meant for it from the slots
-  of the others. One copy in, one copy (or reduction) out, one meeting a window.
+  of the others. One copy in, one copy (or reduction) out, one meeting a window. Large blocks that one rank alone
+  wants are read from where they are, with a meeting before and after.
 - **all_reduce of large arrays**: each rank reduces its own part and leaves the result; one more meeting, then all
   copy the parts out. Windows overlap so that this too costs one meeting a window.
 
@@ -12,23 +13,29 @@ sizes alone, which are equal on all ranks.
 """
 
 import ctypes
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy
 import torch
 
 from torchtpu_dist.collectives.contract import Fingerprint
 from torchtpu_dist.collectives.emulator.channel import Channel
+from torchtpu_dist.collectives.emulator.peer_memory import ENVIRONMENT_KEY, PeerMemory
 from torchtpu_dist.collectives.emulator.reduce import Array, Reduction, Window, as_array
 from torchtpu_dist.collectives.schedule import split
+from torchtpu_dist.errors import CollectiveError
 
+DIRECT_BYTES = 512 * 1024  # a larger block for one rank is read from the memory of its sender, where that is possible
 ONE_PHASE_ELEMENTS = 32 * 1024  # n * elements up to which every rank computes the whole all_reduce itself
 _ALIGN_BYTES = 64
 _CACHE_SIZE = 512
+
+Located: TypeAlias = tuple[int, int, int]  # member, address, bytes
 
 _copy = ctypes.memmove
 
@@ -107,11 +114,12 @@ class Executor:
         ]
         self._slot_offsets = [[layout.slot(buffer, rank) for rank in range(self.num_ranks)] for buffer in range(3)]
         self._memory = memory.buffer
+        self.peer_memory: PeerMemory | None = None  # where the group has found out that it can be read
         self._slot_arrays = [
             numpy.ndarray((layout.window_bytes,), numpy.uint8, memory.buffer, layout.slot(buffer, self.rank))
             for buffer in range(3)
         ]
-        self._windows: dict[tuple[torch.dtype, int, int, int, int], tuple[Window, torch.Tensor]] = {}
+        self._windows: dict[tuple[torch.dtype, int, int, int, int, int], tuple[Window, torch.Tensor]] = {}
         self._flat: dict[tuple[torch.dtype, int], Array] = {}
 
     # ------------------------------------------------------------------ meeting without payload
@@ -153,77 +161,130 @@ class Executor:
         buffer: int,
         sources: Sequence[Block] | None,
         targets: Sequence[Block] | None,
-        largest_bytes: int | None,
+        block_bytes: int | None,
     ) -> None:
         """Member j gets ``sources[j]``; what member i sends arrives in ``targets[i]``. all_to_all, scatter.
 
         Args:
             sources: None on a rank that sends nothing.
             targets: None entries are not possible; blocks of 0 bytes are.
-            largest_bytes: the largest block of all pairs; None when ranks must compare their sizes first.
+            block_bytes: of all blocks that are not empty; None when they differ, so that ranks must compare them first.
         """
         n, rank = self.num_ranks, self.rank
-        share = self._window_bytes // n // _ALIGN_BYTES * _ALIGN_BYTES
-        compare = largest_bytes is None
-        if compare:
+        share = self._share(1)
+        if block_bytes is None:
             self.channel.write_splits(
                 buffer,
                 [block.num_bytes for block in sources] if sources else [0] * n,
                 [block.num_bytes for block in targets] if targets else [0] * n,
             )
+        if self.peer_memory is not None and sources:
+            self.channel.write_addresses(buffer, [block.address for block in sources])
         if sources and targets and sources[rank].num_bytes:
             _copy(targets[rank].address, sources[rank].address, min(sources[rank].num_bytes, targets[rank].num_bytes))
+        outgoing, _ = self._by_way(sources or ())
+        incoming, direct = self._by_way(targets or ())
+        addresses: list[int] = []
+        slot_bytes, direct_bytes = self._largest(block_bytes or 0)
         offset = 0
         while True:
-            if sources:
-                slot = self._slots[buffer][rank]
-                for member, block in enumerate(sources):
-                    size = min(share, block.num_bytes - offset)
-                    if size > 0 and member != rank:
-                        _copy(slot + member * share, block.address + offset, size)
+            slot = self._slots[buffer][rank]
+            for member, address, num_bytes in outgoing:
+                if offset < num_bytes:
+                    _copy(slot + member * share, address + offset, min(share, num_bytes - offset))
             if offset:
                 current = self.channel.meet()
             else:
                 current = self.channel.meet_first(call)
-                if compare:
-                    largest_bytes = self.channel.check_splits(current)
-            if targets:
-                slots = self._slots[current]
-                for member, block in enumerate(targets):
-                    size = min(share, block.num_bytes - offset)
-                    if size > 0 and member != rank:
-                        _copy(block.address + offset, slots[member] + rank * share, size)
+                if block_bytes is None:
+                    slot_bytes, direct_bytes = self._largest(*self.channel.check_splits(current))
+                if direct:
+                    addresses = self._addresses(current)
+            slots = self._slots[current]
+            for member, address, num_bytes in incoming:
+                if offset < num_bytes:
+                    _copy(address + offset, slots[member] + rank * share, min(share, num_bytes - offset))
             offset += share
-            assert largest_bytes is not None
-            if offset >= largest_bytes:
-                return
+            if offset >= slot_bytes:
+                break
             buffer = (current + 1) % 3
+        if direct_bytes:
+            # Also on a rank for which nothing is so large: it may be read.
+            self._read_peers(addresses, direct)
+
+    def _by_way(self, blocks: Sequence[Block]) -> tuple[list[Located], list[Located]]:
+        """The blocks of the other members: those that go through slots, those that are read directly."""
+        found = [
+            (member, block.address, block.num_bytes)
+            for member, block in enumerate(blocks)
+            if block.num_bytes and member != self.rank
+        ]
+        limit = self._direct_above()
+        return [each for each in found if each[2] <= limit], [each for each in found if each[2] > limit]
+
+    def _largest(self, *block_bytes: int) -> tuple[int, int]:
+        """The largest of these blocks that goes through slots, and the largest that is read directly; 0: none does."""
+        limit = self._direct_above()
+        return max((each for each in block_bytes if each <= limit), default=0), max(
+            (each for each in block_bytes if each > limit), default=0
+        )
+
+    def _direct_above(self) -> float:
+        """Blocks of more bytes are read from the memory of their sender."""
+        return DIRECT_BYTES if self.peer_memory is not None else math.inf
 
     def exchange_evenly(
         self, call: Fingerprint, buffer: int, source_address: int, target_address: int, block_bytes: int
     ) -> None:
-        """exchange where all blocks are equally large and follow each other, at both ends: a copy a window each way."""
-        n, rank = self.num_ranks, self.rank
-        share = min(self._share(1), block_bytes) or 1
-        spans = [(member * block_bytes, block_bytes) for member in range(n)]
-        sources = Parts.cut(source_address, n * block_bytes, spans, 1, rank)
-        targets = Parts.cut(target_address, n * block_bytes, spans, 1, rank)
+        """exchange where all blocks are equally large and follow each other, at both ends."""
+        if block_bytes > self._share(1):
+            sources, targets = (
+                [Block(start + member * block_bytes, block_bytes) for member in range(self.num_ranks)]
+                for start in (source_address, target_address)
+            )
+            self.exchange(call, buffer, sources, targets, block_bytes)
+            return
+        # All of it fits into the slots: the whole array as it lies in one copy, then a copy a block.
         if block_bytes:
-            _copy(target_address + rank * block_bytes, source_address + rank * block_bytes, block_bytes)
-        done = 0
-        while True:
-            self._put(sources, buffer, done, share)
-            current = self.channel.meet() if done else self.channel.meet_first(call)
-            for first, block in targets.others:
-                target = block[:, done : done + share]
-                if target.shape[1]:
-                    offset = self._slot_offsets[current][first] + rank * share
-                    strides = (self._window_bytes, 1)
-                    numpy.copyto(target, numpy.ndarray(target.shape, numpy.uint8, self._memory, offset, strides))
-            done += share
-            if done >= block_bytes:
-                return
-            buffer = (current + 1) % 3
+            _copy(self._slots[buffer][self.rank], source_address, self.num_ranks * block_bytes)
+        current = self.channel.meet_first(call)
+        if block_bytes:
+            own = self.rank * block_bytes
+            for slot in self._slots[current]:
+                _copy(target_address, slot + own, block_bytes)
+                target_address += block_bytes
+
+    # ------------------------------------------------------------------ straight from the memory of the peers
+    def _read_peers(self, addresses: Sequence[int], wanted: Sequence[Located]) -> None:
+        """Read blocks from where the members have said they are, and meet: after that they may change or free them.
+
+        Args:
+            addresses: by member, where its block for this rank lies in its memory.
+            wanted: the blocks of other members, with where they are wanted here.
+
+        Raises:
+            PeerLostError: a member died meanwhile.
+            CollectiveError: the memory of a living member could not be read.
+        """
+        assert self.peer_memory is not None
+        failures: list[str] = []
+        for member, target, num_bytes in wanted:
+            try:
+                self.peer_memory.read(member, addresses[member], target, num_bytes)
+            except OSError as error:
+                failures.append(f"the tensor of rank {self.channel.global_ranks[member]} ({error})")
+        # The memory of a dead member cannot be read either: the meeting finds that out, and says how it ended.
+        self.channel.meet()
+        if failures:
+            raise CollectiveError(
+                f"{self.channel.call} of {self.channel.name}: rank {self.channel.global_ranks[self.rank]} could not "
+                f"read {', '.join(failures)}, though it could read these processes when the group met. Expected "
+                f"ordinary memory, not that of a device. Set {ENVIRONMENT_KEY}=0 to use shared memory alone"
+            )
+
+    def _addresses(self, buffer: int) -> list[int]:
+        """Where the members have their blocks for this rank, as they have said before meeting."""
+        return [int(address) for address in self.channel.addresses(buffer)[:, self.rank]]
 
     # ------------------------------------------------------------------ reductions
     def reduce_scatter(
@@ -280,7 +341,7 @@ class Executor:
         self, dtype: torch.dtype, buffer: int, part_size: int, start: int, count: int, share: int
     ) -> tuple[Window, torch.Tensor]:
         """What adds elements ``start : start + count`` of the own part, and the place of that part in the own slot."""
-        key = (dtype, buffer, part_size, start, count)
+        key = (dtype, buffer, part_size, start, count, share)  # share says where the rows lie
         found = self._windows.get(key)
         if found is None:
             if len(self._windows) >= _CACHE_SIZE:

@@ -15,6 +15,7 @@ from torchtpu_dist.collectives.emulator.call_site import call_site
 from torchtpu_dist.collectives.emulator.channel import Channel
 from torchtpu_dist.collectives.emulator.executor import Executor
 from torchtpu_dist.collectives.emulator.mailbox import Mailboxes
+from torchtpu_dist.collectives.emulator.peer_memory import open_peer_memory
 from torchtpu_dist.collectives.emulator.placement import place
 from torchtpu_dist.collectives.emulator.reduce import Reduction
 from torchtpu_dist.collectives.emulator.rendezvous import Rendezvous
@@ -76,6 +77,11 @@ class Group(_ProcessGroup):
     @property
     def group_name(self) -> str:
         return self._name
+
+    @property
+    def single_copy(self) -> bool | None:
+        """Whether large blocks are read straight from the memory of the peers; None before the first call."""
+        return None if self._executor is None else self._executor.peer_memory is not None
 
     def get_group_store(self) -> Store:
         return self._store
@@ -150,6 +156,12 @@ class Group(_ProcessGroup):
         if self._channel is None or self._executor is None:
             self._channel = self._rendezvous.meet(call)
             self._executor = Executor(self._channel, self._reduction)
+            self._channel.call = call
+            try:
+                self._executor.peer_memory = open_peer_memory(self._channel)
+            except BaseException as error:
+                self._channel.abort(f"{type(error).__name__}: {error}")
+                raise
         return self._channel, self._executor
 
     def _done(self, result: Tensors, opts: Any) -> dist.Work:

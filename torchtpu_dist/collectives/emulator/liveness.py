@@ -51,6 +51,10 @@ class Peers:
         self._descriptors[descriptor] = member
         self._poll.register(descriptor, select.POLLIN)
 
+    def pid(self, member: int) -> int:
+        """The process of ``member``, which is known once the group has met."""
+        return os.getpid() if member == self._own else self._pids[member]
+
     def find_dead(self) -> tuple[int, ...]:
         """The members that have died, lowest first."""
         self._gone.update(self._descriptors[descriptor] for descriptor, _ in self._poll.poll(0))

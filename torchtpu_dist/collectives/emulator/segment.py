@@ -9,6 +9,7 @@ abort flags          int32 a rank                    that rank, once: it has lef
 doorbells            int32 a rank                    any peer that moved a point-to-point message
 digests              BUFFERS x 16 bytes a rank       that rank: digest of the call it makes
 splits               BUFFERS x 2n int64 a rank       that rank: bytes it sends to and expects from each rank
+addresses            BUFFERS x n int64 a rank        that rank: where the block for each rank lies in its memory
 texts                BUFFERS x TEXT_BYTES a rank     that rank: the call in words, or why it cannot make it
 mailbox words        2 x int64 a pair                sender: bytes written; receiver: bytes read
 slots                BUFFERS x window_bytes a rank   that rank: payload
@@ -47,7 +48,8 @@ class Layout:
         self.doorbells = _aligned(self.aborts + 4 * n, 64)
         self.digests = _aligned(self.doorbells + 64 * n, 64)
         self.splits = _aligned(self.digests + BUFFERS * n * DIGEST_BYTES, 64)
-        self.texts = _aligned(self.splits + BUFFERS * n * 2 * n * 8, 64)
+        self.addresses = _aligned(self.splits + BUFFERS * n * 2 * n * 8, 64)
+        self.texts = _aligned(self.addresses + BUFFERS * n * n * 8, 64)
         self.mailbox_words = _aligned(self.texts + BUFFERS * n * TEXT_BYTES, 64)
         self.slots = _aligned(self.mailbox_words + n * n * MAILBOX_STRIDE_WORDS * 8, _PAGE)
         self.mailboxes = _aligned(self.slots + BUFFERS * n * window_bytes, _PAGE)
@@ -68,6 +70,10 @@ class Layout:
     def split_row(self, buffer: int, rank: int) -> int:
         """Where the 2n split sizes of ``rank`` start."""
         return self.splits + (buffer * self.num_ranks + rank) * 2 * self.num_ranks * 8
+
+    def address_row(self, buffer: int, rank: int) -> int:
+        """Where the n addresses of ``rank`` start; those of one buffer follow each other."""
+        return self.addresses + (buffer * self.num_ranks + rank) * self.num_ranks * 8
 
     def mailbox(self, source: int, destination: int) -> int:
         """Where the mailbox for messages from ``source`` to ``destination`` starts."""

@@ -1,5 +1,6 @@
 """What the launcher says on the console: transitions in one line each, and at the end what went wrong."""
 
+import shutil
 import signal
 from typing import Any
 
@@ -10,6 +11,7 @@ from launcher import failure
 from launcher.job import Job, JobResult
 
 LOG_LINES = 20
+_HARDLY_ANY_BYTES = 1 << 20
 
 
 def say_transition(console: Console, job: Job, event: str, fields: dict[str, Any]) -> None:
@@ -45,6 +47,8 @@ def _say_failures(console: Console, job: Job, result: JobResult) -> None:
     console.print(Text(first.headline, style="bold red"), soft_wrap=True)
     if first.exit_code == -signal.SIGKILL and first.type == failure.EXITED:
         _say(console, "  nothing in this program sent that signal: the machine may have run out of memory")
+    if shutil.disk_usage(job.run_dir).free < _HARDLY_ANY_BYTES:
+        _say(console, f"  no space is left on the disk of {job.run_dir}; free some, or set output to another disk")
     log = job.log_path(first.rank)
     for line in failure.tail(log, LOG_LINES).splitlines():
         _say(console, f"  {line}")

@@ -132,8 +132,11 @@ def _run_entry(place: Place, channel: Channel) -> int:
         timeout=timedelta(seconds=job.collective_timeout_s),
     )
     channel.send({"event": "running", "rank": place.rank})
-    channel.close()
-    function(dict(job.arguments))
+    try:
+        function(dict(job.arguments))
+    except SystemExit as stop:
+        if (code := _code_of(stop)) != 0:
+            return code
     _leave_together(place, store)
     return 0
 
@@ -146,13 +149,21 @@ def _leave_together(place: Place, store: Any) -> None:
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     if store.add(_FINISHED, 1) == place.job.world_size:
         store.set(_ALL_FINISHED, "")
-    while place.rank == 0:
+    while place.rank == 0 and not _others_have_exited(place):
         try:
             store.wait([_ALL_FINISHED], timedelta(seconds=1))
             break
         except dist.DistStoreError:
             continue  # back in Python once a second, so that a signal is heard
     dist.destroy_process_group()
+
+
+def _others_have_exited(place: Place) -> bool:
+    """Whether no other rank is left, however it went: after ``os._exit`` nobody says that a rank has finished."""
+    from torchtpu_dist.collectives.roster import RankState, RosterReader
+
+    with RosterReader(place.job.roster_path) as roster:
+        return all(roster.entry(rank).state is RankState.EXITED for rank in range(1, place.job.world_size))
 
 
 def _load(entry: str) -> Callable[[dict[str, Any]], object]:

@@ -1,5 +1,6 @@
 """The folder of one run: who owns it, what becomes of an older run of that name, and the launcher's own diary."""
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -68,12 +69,17 @@ class RunDirectory:
         self.close()
 
     def record(self, event: str, **fields: Any) -> None:
-        """Append one event to ``events.jsonl``: what the launcher did, when and why."""
-        self._events.write(json.dumps({"time": time.time(), "event": event, **fields}) + "\n")
+        """Append one event to ``events.jsonl``: what the launcher did, when and why.
+
+        A diary that cannot be written (a full disk) must not end the run: the ranks will say so if they cannot write.
+        """
+        with contextlib.suppress(OSError):
+            self._events.write(json.dumps({"time": time.time(), "event": event, **fields}) + "\n")
 
     def close(self) -> None:
         """Give the folder free."""
-        self._events.close()
+        with contextlib.suppress(OSError):
+            self._events.close()
         os.close(self._lock)
 
 

@@ -59,6 +59,17 @@ def test_prune_keeps_the_newest_and_clears_leftovers(tmp_path):
     assert len(finished_checkpoints(tmp_path)) == 2
 
 
+def test_the_newest_is_what_was_written_last_even_if_its_step_is_not_the_highest(tmp_path):
+    """A run that went back to step 1 and on to step 2, after steps 3 and 4 of the timeline it has given up."""
+    for step in (1, 3, 4):
+        write_checkpoint(tmp_path, step)
+    written_last = write_checkpoint(tmp_path, 2)
+    point_latest(tmp_path, written_last)
+    prune(tmp_path, 2)
+    assert sorted(path.name for path in finished_checkpoints(tmp_path)) == ["step-2", "step-4"]
+    assert resolve_resume("auto", tmp_path) == written_last
+
+
 def test_resume_never_auto_and_by_path(tmp_path):
     assert resolve_resume("never", tmp_path) is None
     assert resolve_resume("auto", tmp_path) is None

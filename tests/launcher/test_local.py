@@ -3,6 +3,7 @@
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+
+from launcher import failure
+from launcher.console import say_result
+from launcher.job import Job, JobResult
 
 HERE = Path(__file__).parent
 DEADLINE_S = 40.0
@@ -125,3 +131,18 @@ def test_a_crashed_rank_is_the_first_line_and_the_others_are_counted(launch):
     assert lines[1] == "  a line in the log"
     assert lines[2] == f"its whole log: {job.run_dir}/logs/rank-1.log"
     assert lines[3:] == ["3 other ranks stopped because of it"]
+
+
+def test_ranks_that_leave_early_do_not_keep_the_others_waiting(launch):
+    job = launch("leave_early", world_size=4)
+    assert job.finish() == (0, "")
+
+
+def test_a_full_disk_is_said_to_be_full(tmp_path, monkeypatch, capsys):
+    """No log and no failure file could be written, so the cause is all there is to say."""
+    job = Job("entries:none", {}, 1, tmp_path)
+    nothing_free = shutil.disk_usage(tmp_path)._replace(free=0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: nothing_free)
+    result = JobResult(3, (failure.from_exit(0, 3, at=0.0),), (3,), None)
+    say_result(Console(), job, result)
+    assert f"no space is left on the disk of {tmp_path}" in capsys.readouterr().out

@@ -82,6 +82,15 @@ def test_a_new_run_moves_the_old_one_aside(unbroken, tmp_path):
     assert losses(tmp_path) == losses(tmp_path, "llama3_tiny_fsdp.1")
 
 
+def test_a_continued_run_uses_the_hyperparameters_of_its_own_recipe(unbroken, tmp_path):
+    step_6 = unbroken / "llama3_tiny_fsdp" / "checkpoints" / "step-6"
+    done = launch(tmp_path, f"checkpoint.resume={step_6}", "training.steps=8", "optimizer.weight_decay=5.0")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "changed: optimizer.weight_decay: 0.1 in the checkpoint's run, now 5.0" in done.stdout
+    assert losses(tmp_path)[7] == losses(unbroken)[7]  # before the first update
+    assert losses(tmp_path)[8] != losses(unbroken)[8]
+
+
 def test_a_damaged_checkpoint_is_named_before_it_does_harm(unbroken, tmp_path):
     """One byte in the middle of a shard is not what was written: no run may start from that."""
     damaged = tmp_path / "step-6"

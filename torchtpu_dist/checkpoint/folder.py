@@ -22,13 +22,17 @@ def step_folder(run_dir: Path, step: int) -> Path:
 
 
 def finished_checkpoints(run_dir: Path) -> list[Path]:
-    """All whole checkpoints of a run, oldest first. A temporary or manifest-less folder is not one."""
+    """All whole checkpoints of a run in the order they were written. A temporary or manifest-less folder is not one.
+
+    That is not always the order of their steps: a run that went back to step 100 and on from there writes step 150
+    after the steps 200 and 300 that it has given up.
+    """
     found = []
     for path in checkpoints_folder(run_dir).glob("step-*"):
         match = _STEP.fullmatch(path.name)
         if match and (path / MANIFEST_NAME).is_file():
-            found.append((int(match.group(1)), path))
-    return [path for _, path in sorted(found)]
+            found.append(((path / MANIFEST_NAME).stat().st_mtime_ns, int(match.group(1)), path))
+    return [path for _, _, path in sorted(found)]
 
 
 def latest_checkpoint(run_dir: Path) -> Path | None:

@@ -18,6 +18,8 @@ def load_checkpoint(
 ) -> Manifest:
     """Fill ``model`` and ``optimizer`` in place from ``checkpoint`` and return its manifest. Called by all ranks alike.
 
+    Weights and moments are the checkpoint's; learning rate, decays and the like stay those of ``optimizer``.
+
     The mesh may be another than the one that wrote it: DCP reads just the parts each rank needs.
 
     Raises:
@@ -27,6 +29,8 @@ def load_checkpoint(
     manifest = read_manifest(checkpoint)
     manifest.check_model(model_shape, checkpoint)
     _check_content(checkpoint, manifest)
+    # A checkpoint has the hyperparameters of its run beside the moments; those of this run's recipe are to hold.
+    chosen = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
     model_state, optimizer_state = get_state_dict(model, optimizer)
     state: dict[str, Any] = {"model": model_state, "optimizer": optimizer_state}
     try:
@@ -35,6 +39,8 @@ def load_checkpoint(
         first = next(iter(error.failures.values()))[0] if error.failures else error
         raise CheckpointError(f"checkpoint {checkpoint} does not fit this model: {first}") from error
     set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    for group, hyperparameters in zip(optimizer.param_groups, chosen, strict=True):
+        group.update(hyperparameters)
     return manifest
 
 

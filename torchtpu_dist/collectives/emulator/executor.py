@@ -108,7 +108,7 @@ class Executor:
         self.num_ranks = channel.num_ranks
         memory, layout = channel.segment.memory, channel.segment.layout
         self._window_bytes = layout.window_bytes
-        self._base = memory.address
+        self._share_bytes = layout.window_bytes // self.num_ranks // _ALIGN_BYTES * _ALIGN_BYTES
         self._slots = [
             [memory.address + layout.slot(buffer, rank) for rank in range(self.num_ranks)] for buffer in range(3)
         ]
@@ -171,7 +171,7 @@ class Executor:
             block_bytes: of all blocks that are not empty; None when they differ, so that ranks must compare them first.
         """
         n, rank = self.num_ranks, self.rank
-        share = self._share(1)
+        share = self._share_bytes
         if block_bytes is None:
             self.channel.write_splits(
                 buffer,
@@ -237,7 +237,7 @@ class Executor:
         self, call: Fingerprint, buffer: int, source_address: int, target_address: int, block_bytes: int
     ) -> None:
         """exchange where all blocks are equally large and follow each other, at both ends."""
-        if block_bytes > self._share(1):
+        if block_bytes > self._share_bytes:
             sources, targets = (
                 [Block(start + member * block_bytes, block_bytes) for member in range(self.num_ranks)]
                 for start in (source_address, target_address)
@@ -413,7 +413,7 @@ class Executor:
     # ------------------------------------------------------------------ typed views of the slots
     def _share(self, itemsize: int) -> int:
         """Elements of one part in a slot that holds a window of all parts."""
-        return max(1, self._window_bytes // self.num_ranks // _ALIGN_BYTES * _ALIGN_BYTES // itemsize)
+        return max(1, self._share_bytes // itemsize)
 
     def _typed_rows(self, dtype: torch.dtype, buffer: int, start: int, count: int) -> list[torch.Tensor]:
         """Elements ``start : start + count`` of every rank's slot."""

@@ -211,10 +211,12 @@ class IciProcessGroup(Group):
             check_tensor("the input", tensor)
             check_tensor("the output", output, written=True)
             check_same_dtype("all_to_all_single", output, tensor)
-            spans.append(split_rows("the input", tensor, input_split_sizes or (), n))
-            spans.append(split_rows("the output", output, output_split_sizes or (), n))
             if uneven:
+                spans.append(split_rows("the input", tensor, input_split_sizes or (), n))
+                spans.append(split_rows("the output", output, output_split_sizes or (), n))
                 return fingerprint("all_to_all", "", tensor.dtype, detail="uneven"), tensor.nbytes, move
+            _check_equal_rows("the input", tensor, n)
+            _check_equal_rows("the output", output, n)
             check_count("the output", output.numel(), tensor.numel(), "as many as the input, without split sizes")
             return fingerprint("all_to_all", "", tensor.dtype, tuple(tensor.shape)), tensor.nbytes, move
 
@@ -223,8 +225,7 @@ class IciProcessGroup(Group):
             if overlap(source, target):
                 source = source.clone()
             if not uneven:
-                block_bytes = source.nbytes // n
-                executor.exchange_evenly(call, buffer, source.data_ptr(), target.data_ptr(), block_bytes)
+                executor.exchange_evenly(call, buffer, source.data_ptr(), target.data_ptr(), source.nbytes // n)
                 put_back(output, target)
                 return
             itemsize = tensor.element_size()
@@ -396,6 +397,16 @@ def create(options: Any, backend_options: Any = None) -> IciProcessGroup:
     """
     global_ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
     return IciProcessGroup(options.store, options.group_rank, global_ranks, options.timeout, str(options.group_id))
+
+
+def _check_equal_rows(what: str, tensor: torch.Tensor, num_ranks: int) -> None:
+    """The rows of ``tensor`` divide by the ranks; where they do, this costs little.
+
+    Raises:
+        ContractError: they do not.
+    """
+    if tensor.dim() == 0 or tensor.shape[0] % num_ranks:
+        split_rows(what, tensor, (), num_ranks)
 
 
 def _without_handle(opts: Any) -> Any:

@@ -49,9 +49,10 @@ def kill_in(rank: int) -> None:
 
 
 def fail_in_0_while_1_ignores_everything() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    dist.barrier()
     if dist.get_rank() == 0:
         raise ValueError("first")
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while True:
         signal.pause()
 

@@ -12,6 +12,7 @@ import os
 from collections.abc import Sequence
 
 from torchtpu_dist.collectives.emulator.channel import Channel
+from torchtpu_dist.collectives.emulator.segment import BUFFERS
 from torchtpu_dist.errors import CollectiveError
 
 ENVIRONMENT_KEY = "TORCHTPU_ICI_SINGLE_COPY"
@@ -91,7 +92,7 @@ def open_peer_memory(channel: Channel) -> PeerMemory | None:
     # Where Yama is at work, only a parent may read its children: let the children of this rank's parent do it too.
     _prctl(_PR_SET_PTRACER, os.getppid(), 0, 0, 0)
     secret = ctypes.c_int64(int.from_bytes(os.urandom(7), "little"))
-    channel.write_addresses((channel.step + 1) % 3, [ctypes.addressof(secret), secret.value])
+    channel.write_addresses((channel.step + 1) % BUFFERS, [ctypes.addressof(secret), secret.value])
     rows = channel.addresses(channel.meet()).tolist()
     memory = PeerMemory([channel.peers.pid(member) for member in range(channel.num_ranks)])
     able = (
@@ -99,7 +100,7 @@ def open_peer_memory(channel: Channel) -> PeerMemory | None:
         and _readv is not None
         and all(_can_read(memory, member, address, word) for member, (address, word, *_) in enumerate(rows))
     )
-    channel.write_addresses((channel.step + 1) % 3, [int(able)])
+    channel.write_addresses((channel.step + 1) % BUFFERS, [int(able)])
     votes = channel.addresses(channel.meet())[:, 0]
     return memory if votes.all() else None
 

@@ -54,13 +54,14 @@ def launch(
     """
     from rich.console import Console
 
-    from torchtpu_dist.recipe.check import check, check_can_start
+    from torchtpu_dist.recipe.check import check, check_can_start, check_resume
     from torchtpu_dist.recipe.load import load_recipe
     from torchtpu_dist.recipe.report import print_dry_run
 
     console = Console()
     loaded = load_recipe(recipe, overrides or [])
     plan = check(loaded.recipe)
+    check_resume(plan)
     if dry_run:
         print_dry_run(loaded, plan, console)
         return 0

@@ -9,9 +9,14 @@ from rich.text import Text
 
 from launcher import failure
 from launcher.job import Job, JobResult
+from torchtpu_dist.checkpoint.folder import latest_checkpoint
+from torchtpu_dist.errors import CheckpointError, StopRequested, TrainingError
 
 LOG_LINES = 20
 _HARDLY_ANY_BYTES = 1 << 20
+_STOPPED_AFTER_A_CHECKPOINT = StopRequested.exit_code
+_EXPLAINED = frozenset({CheckpointError.__name__, TrainingError.__name__})
+"""Failures whose message says what happened and what to do; a traceback of ours beside it would only hide that."""
 
 
 def say_transition(console: Console, job: Job, event: str, fields: dict[str, Any]) -> None:
@@ -30,11 +35,12 @@ def say_result(console: Console, job: Job, result: JobResult) -> None:
     """How the job ended, unless it just succeeded: the first failure in full, the others counted."""
     if result.exit_code == 0:
         return
-    if result.stopped_by is not None and (not result.failures or result.failures[0].secondary):
-        if result.exit_code == 5:
+    interrupted = result.stopped_by == signal.SIGINT.name  # whatever fails after that, fails because of it
+    if interrupted or (result.stopped_by is not None and (not result.failures or result.failures[0].secondary)):
+        if result.exit_code == _STOPPED_AFTER_A_CHECKPOINT:
             _say(console, "stopped after a checkpoint; checkpoint.resume=auto continues from it")
         else:
-            _say(console, "stopped; no checkpoint was written after the request to stop")
+            _say(console, f"stopped; {_where_to_go_on(job)}")
         return
     if not result.failures:
         _say(console, "stopped by the training itself after a checkpoint; checkpoint.resume=auto continues from it")
@@ -42,15 +48,24 @@ def say_result(console: Console, job: Job, result: JobResult) -> None:
     _say_failures(console, job, result)
 
 
+def _where_to_go_on(job: Job) -> str:
+    checkpoint = latest_checkpoint(job.run_dir)
+    if checkpoint is None:
+        return "there is no checkpoint to continue from"
+    return f"checkpoint.resume=auto continues from {checkpoint}"
+
+
 def _say_failures(console: Console, job: Job, result: JobResult) -> None:
     first, *others = result.failures
-    console.print(Text(first.headline, style="bold red"), soft_wrap=True)
+    explained = first.type in _EXPLAINED
+    headline = f"rank {first.rank} failed: {first.message}" if explained else first.headline
+    console.print(Text(headline, style="bold red"), soft_wrap=True)
     if first.exit_code == -signal.SIGKILL and first.type == failure.EXITED:
         _say(console, "  nothing in this program sent that signal: the machine may have run out of memory")
     if shutil.disk_usage(job.run_dir).free < _HARDLY_ANY_BYTES:
         _say(console, f"  no space is left on the disk of {job.run_dir}; free some, or set output to another disk")
     log = job.log_path(first.rank)
-    for line in failure.tail(log, LOG_LINES).splitlines():
+    for line in [] if explained else failure.tail(log, LOG_LINES).splitlines():
         _say(console, f"  {line}")
     _say(console, f"its whole log: {log}")
     alike = [each for each in others if (each.type, each.message) == (first.type, first.message)]

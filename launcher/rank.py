@@ -132,6 +132,7 @@ def _run_entry(place: Place, channel: Channel) -> int:
         timeout=timedelta(seconds=job.collective_timeout_s),
     )
     channel.send({"event": "running", "rank": place.rank})
+    channel.close()  # or a child of ours would keep it open, and the launcher would not notice that its server died
     try:
         function(dict(job.arguments))
     except SystemExit as stop:

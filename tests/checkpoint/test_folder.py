@@ -46,6 +46,8 @@ def test_latest_wins_over_the_newest_and_a_dangling_latest_does_not(tmp_path):
     point_latest(tmp_path, older)
     assert latest_checkpoint(tmp_path) == older
     prune(tmp_path, 1)
+    assert older.exists()  # what `latest` names is never deleted
+    (older / "manifest.json").unlink()
     assert latest_checkpoint(tmp_path) == newest
 
 
@@ -87,7 +89,7 @@ def test_resume_never_auto_and_by_path(tmp_path):
         (lambda folder: (folder / "shard").write_bytes(b"12"), "shard has 2 bytes, expected 5"),
         (lambda folder: (folder / "shard").unlink(), "shard has gone"),
         (lambda folder: (folder / "manifest.json").write_text("{"), "cannot be read"),
-        (lambda folder: (folder / "manifest.json").write_text("{}"), "cannot be read"),
+        (lambda folder: (folder / "manifest.json").write_text("{}"), r"missing or wrong: config, data, degrees"),
         (lambda folder: (folder / "manifest.json").unlink(), "not a finished checkpoint"),
     ],
 )
@@ -106,6 +108,13 @@ def test_a_changed_byte_is_found_by_whoever_has_that_file(tmp_path):
     (folder / "shard").write_bytes(b"12346")
     assert changed_files(folder, read_manifest(folder)) == ["shard"]
     assert [changed_files(folder, manifest, share, 2) for share in (0, 1)] == [["shard"], []]
+
+
+def test_a_damaged_checkpoint_names_the_one_to_use_instead(tmp_path):
+    whole, damaged = write_checkpoint(tmp_path, 3), write_checkpoint(tmp_path, 6)
+    (damaged / "shard").unlink()
+    with pytest.raises(CheckpointError, match=f"use checkpoint.resume={whole}$"):
+        read_manifest(damaged)
 
 
 def test_another_format_is_refused(tmp_path):

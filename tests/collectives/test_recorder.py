@@ -19,6 +19,12 @@ def test_totals_outlive_the_ring(monkeypatch):
     assert totals.by_group["group a"].calls == 2 * half
 
 
+def test_a_time_that_was_never_predicted_is_none_and_not_zero(monkeypatch):
+    monkeypatch.setattr(recorder, "_tallies", {})
+    recorder.record(CallRecord(1, "group a", "all_reduce", 8, "torch.float32", "here", 1.0, None))
+    assert recorder.totals().ici_time_us is None
+
+
 def test_a_snapshot_does_not_change():
     before = recorder.totals()
     calls = before.calls

@@ -11,7 +11,7 @@ from torchtpu_dist.errors import RecipeError
 from torchtpu_dist.models.registry import checkpoint_shape
 from torchtpu_dist.recipe import check as check_module
 from torchtpu_dist.recipe import load_recipe
-from torchtpu_dist.recipe.check import Plan, check, check_can_start
+from torchtpu_dist.recipe.check import Plan, check, check_can_start, check_resume
 
 
 def plan(*overrides: str, recipe: str = "llama3_debug") -> Plan:
@@ -122,7 +122,14 @@ def test_other_slice_and_degree_just_work() -> None:
 
 def test_long_warm_up_is_a_note_and_not_an_error() -> None:
     assert "lr_scheduler.warmup_steps (5)" in plan("training.steps=5", "lr_scheduler.warmup_steps=5").notes[0]
-    assert plan("training.steps=5", "lr_scheduler.warmup_steps=4").notes == ()
+    fitting = plan("training.steps=5", "lr_scheduler.warmup_steps=4", "lr_scheduler.total_steps=5")
+    assert fitting.notes == ()
+
+
+def test_a_schedule_of_another_length_than_the_run_is_a_note() -> None:
+    assert "keeps its last value for 30 steps" in plan("training.steps=80").notes[0]
+    assert "ends before its end" in plan("training.steps=20").notes[0]
+    assert plan("training.steps=80", "lr_scheduler.total_steps=null").notes == ()
 
 
 def test_start_needs_a_machine_that_holds_all_devices(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +142,7 @@ def test_start_needs_a_machine_that_holds_all_devices(monkeypatch: pytest.Monkey
 
 def test_a_checkpoint_that_cannot_be_continued_from_is_refused_before_the_start(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"checkpoint\.resume=/nowhere: no checkpoint there"):
-        check_can_start(plan("checkpoint.resume=/nowhere"))
+        check_resume(plan("checkpoint.resume=/nowhere"))
     asked = plan(f"checkpoint.resume={tmp_path}", "model.dim=128")
     folder = tmp_path / "checkpoints" / "step-1"
     folder.mkdir(parents=True)
@@ -143,8 +150,8 @@ def test_a_checkpoint_that_cannot_be_continued_from_is_refused_before_the_start(
     data = {"samples_seen": 8, "seed": 0, "seq_len": 256, "corpus": "x"}
     manifest = Manifest(step=1, tokens=1, seed=0, data=data, model=shape, degrees={}, config={}, torch_version="2")
     (folder / "manifest.json").write_text(json.dumps(manifest.model_dump(mode="json")))
-    check_can_start(asked)
+    check_resume(asked)
     with pytest.raises(RecipeError, match="dim: checkpoint 128, recipe 256"):
-        check_can_start(plan(f"checkpoint.resume={tmp_path}"))
+        check_resume(plan(f"checkpoint.resume={tmp_path}"))
     with pytest.raises(RecipeError, match="seed was 0 and is now 1; to continue set seed to 0"):
-        check_can_start(plan(f"checkpoint.resume={tmp_path}", "model.dim=128", "seed=1"))
+        check_resume(plan(f"checkpoint.resume={tmp_path}", "model.dim=128", "seed=1"))

@@ -85,7 +85,10 @@ def prune(run_dir: Path, keep_latest_k: int) -> None:
     for leftover in checkpoints_folder(run_dir).glob(".step-*.partial"):
         shutil.rmtree(leftover)
     if keep_latest_k:
+        in_force = latest_checkpoint(run_dir)
         for old in finished_checkpoints(run_dir)[:-keep_latest_k]:
+            if old == in_force:
+                continue
             # The manifest goes first: from then on the folder is no checkpoint, even if the deletion is cut short.
             (old / MANIFEST_NAME).unlink()
             shutil.rmtree(old)

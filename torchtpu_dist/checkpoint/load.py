@@ -9,7 +9,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load
 
-from torchtpu_dist.checkpoint.manifest import Manifest, changed_files, read_manifest
+from torchtpu_dist.checkpoint.manifest import Manifest, changed_files, other_checkpoint, read_manifest
 from torchtpu_dist.errors import CheckpointError
 
 
@@ -55,5 +55,5 @@ def _check_content(checkpoint: Path, manifest: Manifest) -> None:
     if changed:
         raise CheckpointError(
             f"checkpoint {checkpoint} is damaged: the content of {', '.join(changed)} is not what was written "
-            "(checksums differ); use an older checkpoint (checkpoint.resume=<folder>)"
+            f"(checksums differ){other_checkpoint(checkpoint)}"
         )

@@ -68,8 +68,14 @@ def read_manifest(checkpoint: Path) -> Manifest:
         raise CheckpointError(
             f"{checkpoint} is not a finished checkpoint: it has no {MANIFEST_NAME}; name another `step-N` folder"
         ) from None
-    except (json.JSONDecodeError, UnicodeDecodeError, ValidationError) as error:
-        raise CheckpointError(f"{path} cannot be read ({error}); use an older checkpoint") from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{path} cannot be read ({error}){other_checkpoint(checkpoint)}") from error
+    except ValidationError as error:
+        wrong = ", ".join(sorted({str(item["loc"][0]) for item in error.errors() if item["loc"]}))
+        raise CheckpointError(
+            f"{path} is not of this version of the format (missing or wrong: {wrong})"
+            f"{other_checkpoint(checkpoint)}, or the version of torchtpu-dist that wrote it"
+        ) from error
     if manifest.format_version != FORMAT_VERSION:
         raise CheckpointError(
             f"{checkpoint} has format {manifest.format_version}, this version reads format {FORMAT_VERSION}"
@@ -80,10 +86,19 @@ def read_manifest(checkpoint: Path) -> Manifest:
         if found != record.length_bytes:
             raise CheckpointError(
                 f"checkpoint {checkpoint} is damaged: {name} has "
-                f"{'gone' if found is None else f'{found} bytes'}, expected {record.length_bytes} bytes; "
-                "use an older one"
+                f"{'gone' if found is None else f'{found} bytes'}, expected {record.length_bytes} bytes"
+                f"{other_checkpoint(checkpoint)}"
             )
     return manifest
+
+
+def other_checkpoint(damaged: Path) -> str:
+    """What to do instead, as the end of a sentence: another whole checkpoint beside it, if there is one."""
+    others = [path.parent for path in damaged.parent.glob(f"step-*/{MANIFEST_NAME}") if path.parent != damaged]
+    if not others:
+        return "; there is no other checkpoint beside it: start anew with checkpoint.resume=never"
+    newest = max(others, key=lambda path: (path / MANIFEST_NAME).stat().st_mtime_ns)
+    return f"; use checkpoint.resume={newest}"
 
 
 def changed_files(checkpoint: Path, manifest: Manifest, share: int = 0, shares: int = 1) -> list[str]:

@@ -14,12 +14,15 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from torchtpu_dist.checkpoint.folder import checkpoints_folder, fsync_folder, point_latest, prune, step_folder
 from torchtpu_dist.checkpoint.manifest import MANIFEST_NAME, FileRecord, Manifest, crc32_of
 from torchtpu_dist.errors import CheckpointError
+
+_STILL_IN_FORCE = "The older checkpoint, if there is one, is still in force"
 
 
 def save_checkpoint(
@@ -34,7 +37,14 @@ def save_checkpoint(
     partial = checkpoints_folder(run_dir) / f".step-{manifest.step}.partial"
     _on_rank_0("make room for", partial, lambda: _make_room(partial))
     model_state, optimizer_state = get_state_dict(model, optimizer)
-    save({"model": model_state, "optimizer": optimizer_state}, checkpoint_id=partial)
+    try:
+        save({"model": model_state, "optimizer": optimizer_state}, checkpoint_id=partial)
+    except CheckpointException as error:
+        rank, (cause, _) = next(iter(error.failures.items()))
+        raise CheckpointError(
+            f"rank {rank} cannot write its part of the checkpoint {final}: {cause}; "
+            f"see whether the disk is full. {_STILL_IN_FORCE}"
+        ) from error
     whole = manifest.model_copy(update={"files": _records(partial)})
     _on_rank_0("finish", final, lambda: _finish(run_dir, partial, final, whole, keep_latest_k))
     return final
@@ -91,6 +101,4 @@ def _on_rank_0(what: str, path: Path, action: Callable[[], None]) -> None:
     if dist.is_initialized():
         dist.broadcast_object_list(failure, src=0)
     if failure[0] is not None:
-        raise CheckpointError(
-            f"cannot {what} the checkpoint {path}: {failure[0]}; the older checkpoint is still in force"
-        )
+        raise CheckpointError(f"cannot {what} the checkpoint {path}: {failure[0]}. {_STILL_IN_FORCE}")

@@ -43,16 +43,18 @@ class Tally:
     full_bytes: int = 0
     waited_us: float = 0.0
     ici_time_us: float = 0.0
+    priced_calls: int = 0
 
 
 @dataclass(frozen=True)
 class Totals:
-    """All calls since the process started; by op, and by group description."""
+    """All calls since the process started; by op, and by group description. ``ici_time_us`` is None until a call was
+    priced, which no call is without a slice."""
 
     calls: int
     full_bytes: int
     waited_us: float
-    ici_time_us: float
+    ici_time_us: float | None
     by_op: dict[str, Tally]
     by_group: dict[str, Tally]
 
@@ -73,6 +75,7 @@ def record(call: CallRecord) -> None:
     tally.waited_us += call.waited_us
     if call.ici_time_us is not None:
         tally.ici_time_us += call.ici_time_us
+        tally.priced_calls += 1
 
 
 def recent() -> tuple[CallRecord, ...]:
@@ -91,6 +94,6 @@ def totals() -> Totals:
             into.full_bytes += tally.full_bytes
             into.waited_us += tally.waited_us
             into.ici_time_us += tally.ici_time_us
-    return Totals(
-        everything.calls, everything.full_bytes, everything.waited_us, everything.ici_time_us, by_op, by_group
-    )
+            into.priced_calls += tally.priced_calls
+    ici_time_us = everything.ici_time_us if everything.priced_calls else None
+    return Totals(everything.calls, everything.full_bytes, everything.waited_us, ici_time_us, by_op, by_group)

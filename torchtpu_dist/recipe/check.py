@@ -69,13 +69,21 @@ class Plan:
     @property
     def notes(self) -> tuple[str, ...]:
         """What is allowed and yet likely not meant; shown at the head of a run."""
-        warmup, steps = self.recipe.lr_scheduler.warmup_steps, self.steps
-        if warmup < steps:
-            return ()
-        return (
-            f"lr_scheduler.warmup_steps ({warmup}) is not shorter than training.steps ({steps}): "
-            "the learning rate rises all run long and never decays",
-        )
+        schedule, steps = self.recipe.lr_scheduler, self.steps
+        notes = []
+        if schedule.warmup_steps >= steps:
+            notes.append(
+                f"lr_scheduler.warmup_steps ({schedule.warmup_steps}) is not shorter than training.steps ({steps}): "
+                "the learning rate rises all run long and never decays"
+            )
+        length = schedule.total_steps or steps
+        if length != steps and schedule.decay_type != "constant":
+            what = "ends before its end" if steps < length else f"keeps its last value for {steps - length} steps"
+            notes.append(
+                f"the learning rate falls over lr_scheduler.total_steps ({length}) and training.steps is {steps}: "
+                f"the schedule {what}"
+            )
+        return tuple(notes)
 
 
 def check(recipe: Recipe) -> Plan:
@@ -116,14 +124,12 @@ def check(recipe: Recipe) -> Plan:
 
 
 def check_can_start(plan: Plan) -> None:
-    """What a run needs and a dry run does not: a machine that holds all ranks, and the checkpoint to continue from.
+    """What a run needs and a dry run does not: a machine that holds all ranks.
 
     Raises:
-        RecipeError: the emulated devices need more than the free memory of this machine, or ``checkpoint.resume``
-            names no checkpoint, a damaged one, or one of another model.
+        RecipeError: the emulated devices need more than the free memory of this machine.
     """
     _check_memory_of_this_machine(plan)
-    _check_resume(plan)
 
 
 def _check_memory_of_this_machine(plan: Plan) -> None:
@@ -139,8 +145,13 @@ def _check_memory_of_this_machine(plan: Plan) -> None:
         )
 
 
-def _check_resume(plan: Plan) -> None:
-    """The ranks would find out too, but only after they have been started."""
+def check_resume(plan: Plan) -> None:
+    """The checkpoint to continue from. The ranks would find out too, but only after they have been started.
+
+    Raises:
+        RecipeError: ``checkpoint.resume`` names no checkpoint, a damaged one, one of another model, or one whose place
+            in the data is in another stream.
+    """
     try:
         checkpoint = resolve_resume(plan.recipe.checkpoint.resume, plan.recipe.run_dir)
         if checkpoint is not None:

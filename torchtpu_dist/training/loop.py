@@ -111,4 +111,5 @@ def continue_hint(progress: Progress) -> str:
 
 
 def _difference(now_us: float | None, before_us: float | None) -> float | None:
-    return None if now_us is None or before_us is None else now_us - before_us
+    """None when nothing is predicted at all; before the first call there is nothing yet."""
+    return None if now_us is None else now_us - (before_us or 0.0)

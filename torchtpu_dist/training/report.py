@@ -29,7 +29,8 @@ def report_start(run: Run, progress: Progress, startup_s: float, changes: list[s
                 f"nothing left to train: training.steps is {steps}; to train on set training.steps higher, "
                 "to start anew set checkpoint.resume=never"
             )
-    run.console.line("ICI is the predicted time of a step's collectives on the real slice, none overlapped")
+    if progress.step < steps:
+        run.console.line("ICI is the predicted time of a step's collectives on the real slice, none overlapped")
 
 
 def report_end(run: Run, model: torch.nn.Module, progress: Progress, metrics: MetricsWriter) -> None:
@@ -37,16 +38,22 @@ def report_end(run: Run, model: torch.nn.Module, progress: Progress, metrics: Me
     _report_speed(run, progress)
     if run.config.validation.enable:
         loss = validation_loss(run, model)
-        metrics.validation(progress.step, loss)
+        if progress.step_times_s:  # nothing trained, nothing new to write down
+            metrics.validation(progress.step, loss)
         entropy = byte_unigram_entropy()
         run.console.line(
-            f"validation loss {loss:.4f} nats a byte ({loss / math.log(2):.3f} bits); byte-unigram entropy of the "
-            f"held-out files {entropy:.4f} nats ({entropy / math.log(2):.3f} bits)"
+            f"validation loss {loss:.4f} nats a byte ({loss / math.log(2):.3f} bits) over {_validated(run)}; "
+            f"byte-unigram entropy of these files {entropy:.4f} nats ({entropy / math.log(2):.3f} bits)"
         )
     if progress.checkpoint is not None:
         run.console.line(f"checkpoint {progress.checkpoint}")
     if run.config.sample.enable:
         print_sample(run, model)
+
+
+def _validated(run: Run) -> str:
+    samples = run.config.validation.steps * run.batch.global_batch_size
+    return f"the first {samples} samples of the held-out files"
 
 
 def _report_speed(run: Run, progress: Progress) -> None:
@@ -55,8 +62,9 @@ def _report_speed(run: Run, progress: Progress) -> None:
         return
     tokens_per_s = run.tokens_per_step * len(timed_s) / sum(timed_s)
     devices = run.degrees.num_devices
+    num_steps = "1 step" if len(timed_s) == 1 else f"{len(timed_s)} steps"
     run.console.line(
         f"{tokens_per_s:,.0f} tokens/s over all {devices} devices, a device's share {tokens_per_s / devices:,.0f} "
-        f"({len(timed_s)} steps in {sum(timed_s):.1f} s; start-up and the first step of "
-        f"{progress.step_times_s[0]:.1f} s are not counted)"
+        f"({num_steps} in {sum(timed_s):.1f} s; start-up and the first step of {progress.step_times_s[0]:.1f} s "
+        "are not counted)"
     )

@@ -59,7 +59,10 @@ def train_step(
         )
     norm = float(clip_grad_norm(list(model.parameters()), config.training.max_norm, run.mesh))
     if not torch.isfinite(torch.tensor(norm)):
-        raise TrainingError(f"step {step}: the gradient norm is {norm} (loss {global_loss:.4f}); lower optimizer.lr")
+        raise TrainingError(
+            f"step {step}: the gradient norm is {norm} (loss {global_loss:.4f}); lower optimizer.lr (now {lr:.2e}), "
+            "and continue from the last checkpoint with checkpoint.resume=auto"
+        )
     optimizer.step()
     optimizer.zero_grad()
     return StepResult(global_loss, norm, lr)

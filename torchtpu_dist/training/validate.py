@@ -12,7 +12,8 @@ from torchtpu_dist.training.run import Run
 def validation_loss(run: Run, model: torch.nn.Module) -> float:
     """Mean loss in nats a token over the first ``validation.steps`` batches of held-out files. All ranks alike.
 
-    The same samples every time, whatever the mesh: the batches are the training batch size and start from sample 0.
+    Always the first ``validation.steps`` x ``global_batch_size`` samples, on any mesh: a loss is to be compared with
+    another one over as many samples.
     """
     config = run.config
     loader = build_loader(

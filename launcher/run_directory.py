@@ -57,6 +57,10 @@ class RunDirectory:
                     return cls(path, moved_to, lock)
                 moved_to = _move_aside(path)
                 os.close(lock)
+        except (FileExistsError, NotADirectoryError):
+            raise RecipeError(
+                f"output: the run directory {path} is a file, or lies below one; set output or run_name to a folder"
+            ) from None
         except OSError as error:
             raise RecipeError(
                 f"output: the run directory {path} cannot be written: {error.strerror}; set output to a folder that can"

@@ -34,7 +34,9 @@ def add_in_windows(reduction: Reduction, reduce: str, slots: torch.Tensor, count
 @pytest.mark.parametrize(
     ("num_ranks", "closed"), [(1, False), (2, False), (3, True), (4, False), (8, True), (8, False)]
 )
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e5m2, torch.complex64, torch.int16])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float8_e5m2, torch.complex64, torch.int16]
+)
 @pytest.mark.parametrize("reduce", ["SUM", "PRODUCT"])
 def test_both_ways_give_the_bits_of_the_order(num_ranks, closed, dtype, reduce):
     # A walk that is not the group's own order.

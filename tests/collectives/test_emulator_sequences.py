@@ -5,6 +5,7 @@ import random
 import torch
 import torch.distributed as dist
 
+from torchtpu_dist.collectives import recorder
 from torchtpu_dist.testing import run_ranks
 
 RANKS = 3
@@ -65,6 +66,8 @@ def random_calls() -> int:
                 dist.all_to_all_single(got, inputs[me], group=group)
                 expected = torch.cat([whole[mine] for whole in inputs])
         assert torch.equal(got, expected), f"call {call}: {op} of {count} {dtype} in {members}"
+        full = count if op in ("all_reduce", "broadcast") else n * each
+        assert recorder.recent()[-1].full_bytes == full * dtype.itemsize, f"call {call}: the price is of another size"
         done += 1
     return done
 

@@ -41,5 +41,5 @@ def test_a_second_launcher_is_refused(tmp_path, keep):
 
 def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(RecipeError, match=r"output: the run directory .* cannot be written"):
+    with pytest.raises(RecipeError, match=r"output: the run directory .*file/run is a file, or lies below one"):
         RunDirectory.open(tmp_path / "file" / "run", keep=False)

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,11 @@ def losses(output: Path, run_name: str = "llama3_tiny_fsdp") -> dict[int, float]
     return {r["step"]: r["loss"] for r in map(json.loads, lines) if "loss" in r}
 
 
+def tokens(output: Path) -> list[int]:
+    lines = (output / "llama3_tiny_fsdp" / "metrics.jsonl").read_text().splitlines()
+    return [r["tokens"] for r in map(json.loads, lines) if "loss" in r]
+
+
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory) -> Path:
     """Eight steps without a stop."""
@@ -44,7 +50,12 @@ def test_a_run_says_what_it_did(unbroken):
     assert written >= {"recipe.yaml", "metrics.jsonl", "logs", "checkpoints", "events.jsonl"}
     assert (run / "checkpoints" / "latest").read_text().strip() == "step-8"
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    first = records[0]
+    first, second = records[:2]
+    # 2 ranks x 4 samples x 64 tokens
+    assert (first["tokens"], second["tokens"]) == (512, 1024)
+    assert second["tokens_per_s"] == pytest.approx(512 / second["step_time_s"])
+    assert second["tokens_per_s_per_device"] == pytest.approx(second["tokens_per_s"] / 2)
+    assert second["lr"] == pytest.approx(3e-3 * 2 / 4)
     assert first.keys() >= {"step", "loss", "grad_norm", "lr", "tokens", "tokens_per_s", "step_time_s", "ici_time_us"}
     assert first["ici_time_us"] > 0
     assert "validation_loss" in records[-1]
@@ -58,6 +69,7 @@ def test_a_continued_run_equals_an_unbroken_one(unbroken, tmp_path):
     assert "after step 5" in continued.stdout
     assert "changed:" not in continued.stdout
     assert losses(tmp_path) == losses(unbroken)
+    assert tokens(tmp_path) == tokens(unbroken)
 
 
 def test_another_layout_continues_with_the_same_losses(unbroken, tmp_path):
@@ -111,6 +123,8 @@ def test_sigterm_saves_and_exits_with_code_5(tmp_path):
         stderr=subprocess.STDOUT,
         text=True,
     )
+    watchdog = threading.Timer(DEADLINE_S, process.kill)  # a hang ends the reading below
+    watchdog.start()
     try:
         assert process.stdout is not None
         for line in process.stdout:
@@ -119,6 +133,7 @@ def test_sigterm_saves_and_exits_with_code_5(tmp_path):
         os.kill(process.pid, signal.SIGTERM)
         rest, _ = process.communicate(timeout=DEADLINE_S)
     finally:
+        watchdog.cancel()
         process.kill()
         process.wait()
     assert process.returncode == 5, rest

@@ -38,7 +38,8 @@ def save_checkpoint(
     _on_rank_0("make room for", partial, lambda: _make_room(partial))
     model_state, optimizer_state = get_state_dict(model, optimizer)
     try:
-        save({"model": model_state, "optimizer": optimizer_state}, checkpoint_id=partial)
+        state = {"model": model_state, "optimizer": optimizer_state}
+        save(state, checkpoint_id=partial, no_dist=not dist.is_initialized())
     except CheckpointException as error:
         rank, (cause, _) = next(iter(error.failures.items()))
         raise CheckpointError(

@@ -85,8 +85,10 @@ def _read(path_or_name: str) -> tuple[str, str]:
             return path.read_text(encoding="utf-8"), path_or_name
         if path.is_dir():
             raise RecipeError(f"{path_or_name}: got a folder, expected a recipe file")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecipeError(f"{path_or_name}: cannot be read: {error}") from None
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"{path_or_name}: is not a text file in UTF-8 (byte {error.start})") from None
+    except OSError as error:
+        raise RecipeError(f"{path_or_name}: cannot be read: {error.strerror}") from None
     bare = path.name == path_or_name
     stem = path.stem if path.suffix in _SUFFIXES else path.name
     if bare and stem in packaged_recipes():

@@ -21,8 +21,8 @@ class Recipe(TrainerConfig):
 
     @property
     def run_dir(self) -> Path:
-        """``<output>/<run_name>``: everything a run writes goes there."""
-        return Path(self.output) / self.run_name
+        """``<output>/<run_name>``: everything a run writes goes there. ``~`` is the home folder, as in a shell."""
+        return Path(self.output).expanduser() / self.run_name
 
     def trainer_config(self) -> TrainerConfig:
         """The part of the recipe that the ranks get: what the launcher alone reads is left out."""

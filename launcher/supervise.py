@@ -222,11 +222,7 @@ class _Supervision:
 
     def _failures(self) -> tuple[RankFailure, ...]:
         """Every rank's failure, the cause first."""
-        found = [
-            self._failure_of(rank, end)
-            for rank, end in self._ends.items()
-            if rank in self._out_of_time or end.status not in (0, _STOPPED)
-        ]
+        found = [self._failure_of(rank, end) for rank, end in self._ends.items() if end.status not in (0, _STOPPED)]
         return tuple(sorted(found, key=lambda each: (each.secondary, each.time, each.rank)))
 
     def _failure_of(self, rank: int, end: _End) -> RankFailure:

@@ -11,6 +11,8 @@ from torchtpu_dist.checkpoint.manifest import Manifest
 from torchtpu_dist.checkpoint.save import save_checkpoint
 from torchtpu_dist.errors import CheckpointError
 
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # one process, on purpose
+
 SHAPE = {"dim": 3}
 
 

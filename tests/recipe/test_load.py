@@ -267,7 +267,7 @@ def test_missing_file_names_what_is_near(tmp_path, monkeypatch) -> None:
     with pytest.raises(RecipeError, match="got a folder"):
         load_recipe(tmp_path)
     (tmp_path / "latin.yaml").write_bytes(b"run_name: \xff\n")
-    with pytest.raises(RecipeError, match=r"latin\.yaml: cannot be read"):
+    with pytest.raises(RecipeError, match=r"latin\.yaml: is not a text file in UTF-8"):
         load_recipe("latin.yaml")
 
 

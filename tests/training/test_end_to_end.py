@@ -56,8 +56,9 @@ def test_a_run_says_what_it_did(unbroken):
     assert second["tokens_per_s"] == pytest.approx(512 / second["step_time_s"])
     assert second["tokens_per_s_per_device"] == pytest.approx(second["tokens_per_s"] / 2)
     assert second["lr"] == pytest.approx(3e-3 * 2 / 4)
-    assert first.keys() >= {"step", "loss", "grad_norm", "lr", "tokens", "tokens_per_s", "step_time_s", "ici_time_us"}
+    assert first.keys() >= {"step", "loss", "grad_norm", "lr", "tokens", "tokens_per_s", "step_time_s", "mfu"}
     assert first["ici_time_us"] > 0
+    assert 0 < first["mfu"] < 1
     assert "validation_loss" in records[-1]
 
 

@@ -4,7 +4,7 @@ import json
 
 from torchtpu_dist.training.config import MetricsConfig
 from torchtpu_dist.training.console import Console
-from torchtpu_dist.training.metrics import MetricsWriter, StepMetrics, drop_records_after, progress_line
+from torchtpu_dist.training.metrics import MetricsWriter, StepMetrics, drop_records_after, mfu_bound, progress_line
 
 
 def metrics(step, **changes):
@@ -18,6 +18,7 @@ def metrics(step, **changes):
         "tokens_per_s_per_device": 50.0,
         "step_time_s": 1.0,
         "ici_time_us": 12.5,
+        "mfu": 0.25,
     }
     return StepMetrics(**(values | changes))
 
@@ -57,6 +58,13 @@ def test_the_speed_on_a_line_is_of_all_its_steps():
 
 def test_an_unpredicted_time_is_said_to_be_so():
     assert "ICI not predicted" in progress_line([metrics(1, ici_time_us=None)], 10)
+
+
+def test_the_bound_on_mfu_is_what_compute_leaves_of_a_step_with_ici():
+    """2e9 FLOPs at 2e14 a second take 10 us; with 30 us of ICI a quarter of the step computes."""
+    assert mfu_bound(2e9, 2e14, 30.0) == 0.25
+    assert mfu_bound(2e9, 2e14, 0.0) == 1.0
+    assert mfu_bound(2e9, 2e14, None) is None
 
 
 def test_tensorboard_gets_the_same_numbers(tmp_path):

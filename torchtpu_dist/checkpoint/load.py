@@ -34,7 +34,7 @@ def load_checkpoint(
     model_state, optimizer_state = get_state_dict(model, optimizer)
     state: dict[str, Any] = {"model": model_state, "optimizer": optimizer_state}
     try:
-        load(state, checkpoint_id=checkpoint, no_dist=not dist.is_initialized())
+        load(state, checkpoint_id=checkpoint)
     except CheckpointException as error:
         first = next(iter(error.failures.values()))[0] if error.failures else error
         raise CheckpointError(f"checkpoint {checkpoint} does not fit this model: {first}") from error

@@ -39,7 +39,7 @@ def save_checkpoint(
     model_state, optimizer_state = get_state_dict(model, optimizer)
     try:
         state = {"model": model_state, "optimizer": optimizer_state}
-        save(state, checkpoint_id=partial, no_dist=not dist.is_initialized())
+        save(state, checkpoint_id=partial)
     except CheckpointException as error:
         rank, (cause, _) = next(iter(error.failures.items()))
         raise CheckpointError(

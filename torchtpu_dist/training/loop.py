@@ -10,7 +10,7 @@ from torchtpu_dist.checkpoint.save import save_checkpoint
 from torchtpu_dist.collectives import recorder
 from torchtpu_dist.data.loader import SampleLoader
 from torchtpu_dist.errors import StopRequested
-from torchtpu_dist.training.metrics import MetricsWriter, StepMetrics
+from torchtpu_dist.training.metrics import MetricsWriter, StepMetrics, mfu_bound
 from torchtpu_dist.training.run import Run
 from torchtpu_dist.training.step import train_step
 from torchtpu_dist.training.stop import StopSignal
@@ -57,6 +57,7 @@ def train(
         progress.step += 1
         progress.tokens += run.tokens_per_step
         progress.step_times_s.append(seconds)
+        ici_time_us = _difference(recorder.totals().ici_time_us, ici_started_us)
         metrics.step(
             StepMetrics(
                 step=progress.step,
@@ -67,7 +68,8 @@ def train(
                 tokens_per_s=run.tokens_per_step / seconds,
                 tokens_per_s_per_device=run.tokens_per_step / seconds / run.degrees.num_devices,
                 step_time_s=seconds,
-                ici_time_us=_difference(recorder.totals().ici_time_us, ici_started_us),
+                ici_time_us=ici_time_us,
+                mfu=mfu_bound(run.flops_per_step, run.peak_flops_per_s, ici_time_us),
             ),
             config.training.steps,
             note="first step, with warm-up" if first else "",

@@ -23,6 +23,7 @@ class StepMetrics:
     tokens_per_s_per_device: float
     step_time_s: float  # wall time here, on the emulated slice
     ici_time_us: float | None  # predicted on the real slice: the sum of the step's collectives, none overlapped
+    mfu: float | None  # predicted on the real slice, as an upper bound: see `mfu_bound`
 
 
 class MetricsWriter:
@@ -63,7 +64,7 @@ class MetricsWriter:
             return
         self._write(asdict(metrics))
         if self._tensorboard is not None:
-            for name in ("loss", "grad_norm", "lr", "tokens_per_s", "step_time_s", "ici_time_us"):
+            for name in ("loss", "grad_norm", "lr", "tokens_per_s", "step_time_s", "ici_time_us", "mfu"):
                 if (value := getattr(metrics, name)) is not None:
                     self._tensorboard.add_scalar(f"train/{name}", value, metrics.step)
         self._since_line.append(metrics)
@@ -83,6 +84,18 @@ class MetricsWriter:
         assert self._file is not None
         self._file.write(json.dumps(record) + "\n")
         self._file.flush()
+
+
+def mfu_bound(flops: float, peak_flops_per_s: float, ici_time_us: float | None) -> float | None:
+    """The most a step of ``flops`` (a device's, model FLOPs, nothing recomputed) can use of a device's peak.
+
+    As if all matrix products ran at the bf16 peak, memory took no time, and no collective overlapped with anything:
+    ``t / (t + ici_time)`` with ``t = flops / peak``. A bound and no forecast; None when ICI time is not predicted.
+    """
+    if ici_time_us is None:
+        return None
+    compute_us = flops / peak_flops_per_s * 1e6
+    return compute_us / (compute_us + ici_time_us)
 
 
 def drop_records_after(path: Path, step: int) -> None:

@@ -14,7 +14,7 @@ from torchtpu_dist.mesh.assignment import assign
 from torchtpu_dist.mesh.device_mesh import build_device_mesh
 from torchtpu_dist.mesh.slices import Slice
 from torchtpu_dist.models.registry import checkpoint_shape, model_args
-from torchtpu_dist.models.shapes import Llama3Args
+from torchtpu_dist.models.shapes import Llama3Args, train_flops_per_token
 from torchtpu_dist.parallel.checks import BatchPlan, plan_batch
 from torchtpu_dist.parallel.degrees import ParallelDegrees
 from torchtpu_dist.parallel.groups import data_parallel_group, data_parallel_rank
@@ -35,6 +35,7 @@ class Run:
     data_rank: int
     batch: BatchPlan
     args: Llama3Args
+    peak_flops_per_s: float  # bf16, of one device of the real slice
     tokenizer: ByteTokenizer
     console: Console
 
@@ -54,6 +55,7 @@ class Run:
             data_rank=data_parallel_rank(mesh),
             batch=plan_batch(degrees, config.training),
             args=model_args(config.model),
+            peak_flops_per_s=slice_.generation.bf16_tflops * 1e12 / slice_.generation.devices_per_chip,
             tokenizer=ByteTokenizer(),
             console=Console(dist.get_rank()),
         )
@@ -62,6 +64,12 @@ class Run:
     def tokens_per_step(self) -> int:
         """Tokens put through in one optimizer step, over all ranks."""
         return self.batch.global_batch_size * self.config.training.seq_len
+
+    @property
+    def flops_per_step(self) -> float:
+        """Model FLOPs of one optimizer step on one device: forward and backward, nothing recomputed."""
+        per_token = train_flops_per_token(self.args, self.config.training.seq_len)
+        return per_token * self.tokens_per_step / self.degrees.num_devices
 
     def manifest(self, step: int, tokens: int, data: dict[str, Any]) -> Manifest:
         """What a checkpoint of this run says about itself after ``step`` steps."""

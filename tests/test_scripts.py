@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -13,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 def commands(script: str) -> list[str]:
     """The lines of a script that run something, without comments and shell settings."""
     lines = (ROOT / script).read_text().splitlines()
-    return [line for line in lines if line and not line.startswith(("#", "set ", "cd ", ". "))]
+    return [line for line in lines if line and not line.startswith(("#", "set ", "cd ", ". ", "make_venv"))]
 
 
 def readme_commands() -> list[tuple[str, list[str]]]:
@@ -32,6 +33,42 @@ def readme_commands() -> list[tuple[str, list[str]]]:
 def test_every_script_can_be_run(script):
     assert os.access(ROOT / script, os.X_OK)
     subprocess.run(["bash", "-n", ROOT / script], check=True)
+
+
+FAKE_PYTHON = """#!/usr/bin/env bash
+# Stands for the Python that makes the environment, and for the one inside it.
+case "$*" in
+    "-m venv .venv") mkdir -p .venv/bin; cp "$0" .venv/bin/python; cp "$0" .venv/bin/torchtpu-launch ;;
+    "-m pip install"*) echo "pip ${!#}" >>log ;;
+    "-c "*) ;;
+    *) echo "$(basename "$0") $*" >>log ;;
+esac
+"""
+
+
+def test_the_scripts_install_once_and_pass_their_arguments_on(tmp_path):
+    shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
+    for name in ("pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    python = tmp_path / "python"
+    python.write_text(FAKE_PYTHON)
+    python.chmod(0o755)
+
+    def run(script: str, *arguments: str) -> list[str]:
+        (tmp_path / "log").write_text("")
+        environment = os.environ | {"PYTHON": str(python)}
+        subprocess.run([tmp_path / script, *arguments], env=environment, check=True, timeout=60)
+        return (tmp_path / "log").read_text().splitlines()
+
+    launch = "torchtpu-launch recipes/llama3_debug.yaml training.steps=3"
+    assert run("scripts/demo", "training.steps=3") == ["pip .", launch]
+    assert run("scripts/demo", "training.steps=3") == [launch]
+    assert run("scripts/test", "-k", "x") == ["pip .[test]", "python -m pytest -k x"]
+    assert run("scripts/test") == ["python -m pytest"]
+    assert run("scripts/demo") == ["torchtpu-launch recipes/llama3_debug.yaml"]
+    with (tmp_path / "constraints.txt").open("a") as file:
+        file.write("# changed\n")
+    assert run("scripts/test")[0] == "pip .[test]"
 
 
 def test_the_first_screen_of_the_readme_has_the_two_scripts_and_what_they_run():

@@ -71,7 +71,7 @@ class Requests:
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
     (tmp_path / "logs").mkdir()
-    return Job("module:function", {}, 2, tmp_path, grace_s=0.05)
+    return Job("module:function", {}, 2, tmp_path, grace_s=0.5)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """The ici backend: every op gives what a plain reference gives, with the same bits on every rank."""
 
 import operator
+import time
 from functools import reduce as fold
 from pathlib import Path
 
@@ -280,8 +281,9 @@ def memory_of_others_is_refused() -> None:
     tensor = torch.ones(100_000)
     dist.all_reduce(tensor)
     assert (tensor == 3).all()
-    left = [path.name for path in Path("/dev/shm").iterdir() if path.name.startswith("torchtpu")]
-    assert not left  # while the group still lives
+    mapped = [line for line in Path("/proc/self/maps").read_text().splitlines() if "/dev/shm/torchtpu" in line]
+    assert mapped
+    assert all(line.endswith("(deleted)") for line in mapped)  # it has no name any more while the group still lives
 
 
 def messages() -> None:
@@ -344,10 +346,13 @@ def fsdp_and_tensor_parallel(folder: str) -> list[float]:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left_behind():
-    before = set(Path("/dev/shm").iterdir())
+    before = set(Path("/dev/shm").glob("torchtpu*"))
     yield
-    left = {path for path in set(Path("/dev/shm").iterdir()) - before if "torchtpu" in path.name}
-    assert not left
+    # Another job on this machine may have a segment there for a moment; a leak of ours stays.
+    deadline_s = time.monotonic() + 5.0
+    while left := set(Path("/dev/shm").glob("torchtpu*")) - before:
+        assert time.monotonic() < deadline_s, f"left behind: {left}"
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("world_size", [3, 4])

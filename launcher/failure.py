@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 
 from torchtpu_dist.errors import CollectiveTimeout, PeerLostError, TorchTpuError
+from torchtpu_dist.exit_status import describe_exit
 
 # What torch's own backends say when a peer has gone; they have no exception type for it.
 _LOST_PEER_PHRASES = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
@@ -93,17 +94,6 @@ def from_exit(rank: int, exit_status: int, at: float, secondary: bool = False) -
 def from_timeout(rank: int, why: str, exit_status: int, at: float, stacks: str) -> RankFailure:
     """Describe a rank that was ended because its time was up; ``stacks`` is what it was doing."""
     return RankFailure(rank, at, _TIMEOUT, why, exit_status, secondary=False, traceback=stacks)
-
-
-def describe_exit(exit_status: int) -> str:
-    """The words for an exit status (negative: minus the number of the signal)."""
-    if exit_status >= 0:
-        return f"exited with code {exit_status}"
-    try:
-        name = signal.Signals(-exit_status).name
-    except ValueError:
-        return f"was killed by signal {-exit_status}"
-    return f"was killed by signal {-exit_status} ({name})"
 
 
 def tail(log: Path, num_lines: int = 20) -> str:

@@ -13,7 +13,7 @@ HOUSE = ("launcher", "torchtpu_dist", "recipes")
 
 # Bottom first. Packages of one line stand side by side and do not know each other.
 LAYERS = (
-    ("torchtpu_dist", "torchtpu_dist.errors", "torchtpu_dist.config"),
+    ("torchtpu_dist", "torchtpu_dist.errors", "torchtpu_dist.config", "torchtpu_dist.exit_status"),
     ("torchtpu_dist.mesh",),
     ("torchtpu_dist.collectives",),
     ("torchtpu_dist.parallel",),

@@ -187,7 +187,7 @@ def test_a_dead_rank_is_named_with_its_exit_code(tmp_path, how):
     with pytest.raises(RanksFailed) as caught:
         run_ranks(die, 4, str(tmp_path), how)
     assert caught.value.first.rank == 3
-    expected = "was killed by SIGKILL" if how == "killed" else "exited with code 9"
+    expected = "was killed by signal 9 (SIGKILL)" if how == "killed" else "exited with code 9"
     reports = [json.loads(path.read_text()) for path in tmp_path.iterdir()]
     assert len(reports) == (2 if how == "first call of a sub-group" else 3)
     for report in reports:

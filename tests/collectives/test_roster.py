@@ -4,8 +4,9 @@ import struct
 
 import pytest
 
-from torchtpu_dist.collectives.roster import RankState, RosterReader, RosterWriter, describe_exit
+from torchtpu_dist.collectives.roster import RankState, RosterReader, RosterWriter
 from torchtpu_dist.errors import LaunchError
+from torchtpu_dist.exit_status import describe_exit
 
 
 def test_a_reader_follows_the_writer(tmp_path, monkeypatch):
@@ -42,7 +43,7 @@ def test_no_roster_is_none_and_a_wrong_one_is_an_error(tmp_path, monkeypatch):
     [
         (0, "exited with code 0"),
         (9, "exited with code 9"),
-        (-9, "was killed by SIGKILL"),
+        (-9, "was killed by signal 9 (SIGKILL)"),
         (-99, "was killed by signal 99"),
     ],
 )

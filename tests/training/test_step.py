@@ -23,7 +23,7 @@ from torchtpu_dist.training.main import build_parallel_model
 from torchtpu_dist.training.optimizer import build_optimizer
 from torchtpu_dist.training.run import Run
 from torchtpu_dist.training.step import step_seed, train_step
-from torchtpu_dist.training.validate import validation_loss
+from torchtpu_dist.training.validate import Validation, validate
 
 STEPS, SAMPLES, SEQ = 4, 8, 32
 COORDINATES = [(0, 0), (0, 1), (1, 0), (1, 1)]
@@ -42,7 +42,7 @@ class Result:
 
     steps: list[tuple[float, float, float]]  # loss, gradient norm, learning rate
     weights: dict[str, torch.Tensor]
-    validation_loss: float
+    validation: Validation
 
 
 def config(parallelism: dict[str, int], local_batch_size: int) -> TrainerConfig:
@@ -86,7 +86,7 @@ def train(parallelism: dict[str, int], local_batch_size: int) -> Result:
         tokens, labels = batch(step)
         result = train_step(run, model, optimizer, step, tokens[mine], labels[mine])
         steps.append((result.loss, result.grad_norm, result.lr))
-    return Result(steps, full_parameters(model), validation_loss(run, model))
+    return Result(steps, full_parameters(model), validate(run, model))
 
 
 @pytest.fixture(scope="module")
@@ -113,18 +113,18 @@ def expected() -> Result:
         optimizer.step()
         optimizer.zero_grad()
         steps.append((loss.item(), norm.item(), lr))
-    return Result(steps, {name: p.detach() for name, p in model.named_parameters()}, plain_validation_loss(model))
+    return Result(steps, {name: p.detach() for name, p in model.named_parameters()}, plain_validation(model))
 
 
 @torch.no_grad()
-def plain_validation_loss(model: torch.nn.Module) -> float:
+def plain_validation(model: torch.nn.Module) -> Validation:
     loader = build_loader(config({}, 1).data, "validation", ByteTokenizer(), SEQ, SAMPLES, 0, 1, 0)
     losses, num_labels = 0.0, 0
     for _, samples in zip(range(3), loader, strict=False):
         labels = samples["labels"].flatten()
         losses += F.cross_entropy(model(samples["tokens"]).flatten(0, 1), labels, ignore_index=-100, reduction="sum")
         num_labels += int((labels != -100).sum())
-    return float(losses / num_labels)
+    return Validation(float(losses / num_labels), num_labels)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -135,7 +135,8 @@ def test_the_trainer_does_what_torch_does_on_one_device(layout: str, expected: R
         for got, wanted in zip(result.steps, expected.steps, strict=True):
             assert got == pytest.approx(wanted, rel=1e-5)
         assert differences(result.weights, expected.weights, 1e-5) == []
-        assert result.validation_loss == pytest.approx(expected.validation_loss, abs=1e-5)
+        assert result.validation.loss == pytest.approx(expected.validation.loss, abs=1e-5)
+        assert result.validation.num_tokens == expected.validation.num_tokens
 
 
 def test_random_layers_draw_anew_in_each_step_and_on_each_data_rank() -> None:

@@ -19,7 +19,6 @@ also sees the status that belongs to it.
 
 import mmap
 import os
-import signal
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
@@ -53,16 +52,6 @@ class RosterEntry:
     pid: int
     state: RankState
     exit_status: int
-
-
-def describe_exit(exit_status: int) -> str:
-    """The words for an exit status: ``exited with code 9`` or ``was killed by SIGKILL``."""
-    if exit_status >= 0:
-        return f"exited with code {exit_status}"
-    try:
-        return f"was killed by {signal.Signals(-exit_status).name}"
-    except ValueError:
-        return f"was killed by signal {-exit_status}"
 
 
 class _RosterFile:

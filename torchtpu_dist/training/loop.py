@@ -14,7 +14,7 @@ from torchtpu_dist.training.metrics import MetricsWriter, StepMetrics, mfu_bound
 from torchtpu_dist.training.run import Run
 from torchtpu_dist.training.step import train_step
 from torchtpu_dist.training.stop import StopSignal
-from torchtpu_dist.training.validate import validation_loss
+from torchtpu_dist.training.validate import validate
 
 
 @dataclass
@@ -77,7 +77,7 @@ def train(
         if config.checkpoint.enable and progress.step % config.checkpoint.interval == 0:
             _save(run, model, optimizer, loader, progress)
         if _validation_due(run, progress.step):
-            loss = validation_loss(run, model)
+            loss = validate(run, model).loss
             metrics.validation(progress.step, loss)
             run.console.line(f"step {progress.step}  validation loss {loss:.4f}")
     _save(run, model, optimizer, loader, progress)

@@ -9,7 +9,7 @@ from torchtpu_dist.training.loop import Progress
 from torchtpu_dist.training.metrics import MetricsWriter
 from torchtpu_dist.training.run import Run
 from torchtpu_dist.training.sample import print_sample
-from torchtpu_dist.training.validate import validation_loss
+from torchtpu_dist.training.validate import validate
 
 
 def report_start(run: Run, progress: Progress, startup_s: float, changes: list[str]) -> None:
@@ -37,23 +37,20 @@ def report_end(run: Run, model: torch.nn.Module, progress: Progress, metrics: Me
     """Speed, validation loss, where the checkpoint is, and a sample of text. Called by all ranks alike."""
     _report_speed(run, progress)
     if run.config.validation.enable:
-        loss = validation_loss(run, model)
+        validation = validate(run, model)
+        loss = validation.loss
         if progress.step_times_s:  # nothing trained, nothing new to write down
             metrics.validation(progress.step, loss)
         entropy = byte_unigram_entropy()
         run.console.line(
-            f"validation loss {loss:.4f} nats a byte ({loss / math.log(2):.3f} bits) over {_validated(run)}; "
-            f"byte-unigram entropy of these files {entropy:.4f} nats ({entropy / math.log(2):.3f} bits)"
+            f"validation loss {loss:.4f} nats a byte ({loss / math.log(2):.3f} bits) over the first "
+            f"{validation.num_tokens:,} tokens of the held-out files; byte-unigram entropy of these files "
+            f"{entropy:.4f} nats ({entropy / math.log(2):.3f} bits)"
         )
     if progress.checkpoint is not None:
         run.console.line(f"checkpoint {progress.checkpoint}")
     if run.config.sample.enable:
         print_sample(run, model)
-
-
-def _validated(run: Run) -> str:
-    samples = run.config.validation.steps * run.batch.global_batch_size
-    return f"the first {samples} samples of the held-out files"
 
 
 def _report_speed(run: Run, progress: Progress) -> None:

@@ -1,5 +1,7 @@
 """The loss on held-out text."""
 
+from dataclasses import dataclass
+
 import torch
 import torch.distributed as dist
 
@@ -8,12 +10,19 @@ from torchtpu_dist.models.loss import count_tokens, token_loss_sum
 from torchtpu_dist.training.run import Run
 
 
-@torch.no_grad()
-def validation_loss(run: Run, model: torch.nn.Module) -> float:
-    """Mean loss in nats a token over the first ``validation.steps`` batches of held-out files. All ranks alike.
+@dataclass(frozen=True)
+class Validation:
+    """A loss on held-out text, and how much text that was: losses over other amounts are other numbers."""
 
-    Always the first ``validation.steps`` x ``global_batch_size`` samples, on any mesh: a loss is to be compared with
-    another one over as many samples.
+    loss: float  # nats a token, mean over all of them
+    num_tokens: int  # that were predicted
+
+
+@torch.no_grad()
+def validate(run: Run, model: torch.nn.Module) -> Validation:
+    """The loss over the first ``validation.steps`` batches of held-out files, or all there are. All ranks alike.
+
+    Always the first ``validation.steps`` x ``global_batch_size`` samples, on any mesh.
     """
     config = run.config
     loader = build_loader(
@@ -36,4 +45,4 @@ def validation_loss(run: Run, model: torch.nn.Module) -> float:
     model.train()
     if run.data_group is not None:
         dist.all_reduce(totals, group=run.data_group)
-    return float(totals[0] / totals[1])
+    return Validation(float(totals[0] / totals[1]), int(totals[1]))

@@ -9,8 +9,9 @@ import select
 import time
 from collections.abc import Collection, Sequence
 
-from torchtpu_dist.collectives.roster import RankState, RosterReader, describe_exit
+from torchtpu_dist.collectives.roster import RankState, RosterReader
 from torchtpu_dist.errors import PeerLostError
+from torchtpu_dist.exit_status import describe_exit
 
 _ROSTER_PATIENCE_S = 0.5
 

@@ -8,7 +8,7 @@ from math import prod
 import pytest
 
 from torchtpu_dist.errors import AssignmentError, SliceError
-from torchtpu_dist.mesh import GENERATIONS, Assignment, Slice, assign
+from torchtpu_dist.mesh import GENERATIONS, Assignment, Slice, Walk, assign
 from torchtpu_dist.mesh.topologies import chip_counts, topology_of
 
 SMALL = [
@@ -47,10 +47,10 @@ def check_assignment(assignment: Assignment) -> None:
         groups = {assignment.group_ranks(axis.name, rank) for rank in range(assignment.num_devices)}
         assert sorted(rank for group in groups for rank in group) == list(range(assignment.num_devices))
         for group in groups:
-            walk = torus.walk(assignment.group_coordinates(axis.name, group[0]))
-            assert walk.order == tuple(range(axis.degree)), "rank order is walk order"
-            assert walk.closed == (axis.kind == "ring")
-            assert max(walk.hops, default=0) == axis.max_hops
+            walked = Walk.over(torus, assignment.group_coordinates(axis.name, group[0]))
+            assert walked.order == tuple(range(axis.degree)), "rank order is walk order"
+            assert walked.closed == (axis.kind == "ring")
+            assert max(walked.hops, default=0) == axis.max_hops
         assert (axis.kind == "single") == (axis.degree == 1) == (axis.physical_axes == ())
         assert (axis.bandwidth_gbps_oneway == 0) == (axis.degree == 1)
     used = [name for axis in assignment.axes for name in axis.physical_axes]

@@ -6,7 +6,8 @@ Nothing here imports torch, but for :mod:`torchtpu_dist.mesh.device_mesh`, which
 from torchtpu_dist.mesh.assignment import Assignment, AxisPlacement, assign
 from torchtpu_dist.mesh.generations import GENERATIONS, Generation
 from torchtpu_dist.mesh.slices import Slice
-from torchtpu_dist.mesh.torus import Coordinate, Torus, Walk
+from torchtpu_dist.mesh.torus import Coordinate, Torus
+from torchtpu_dist.mesh.walk import Walk
 
 __all__ = [
     "GENERATIONS",

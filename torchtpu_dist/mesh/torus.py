@@ -1,51 +1,39 @@
-"""The torus: points, links, distances, and how a group of points is walked.
+"""The torus: points, links and distances. How a group of points is walked is in :mod:`torchtpu_dist.mesh.walk`.
 
 Wrap is a property of each axis (:attr:`torchtpu_dist.mesh.slices.Slice.wrap`), so a "torus" here may as well be an
-open grid, or open on one axis and closed on another. The twisted torus is another graph and not built by this class.
+open grid, or open on one axis and closed on another. In a *twisted* torus the wrap link of a short axis lands
+elsewhere on the long ones (TPU v4 paper, ISCA 2023): what is far away over plain links comes near.
 """
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import pairwise, product
+from functools import cached_property
+from itertools import product
 from math import prod
 
 from torchtpu_dist.errors import AssignmentError, SliceError
-from torchtpu_dist.mesh.paths import Coordinate, cycle, snake
+from torchtpu_dist.mesh.paths import Coordinate
 
-__all__ = ["Coordinate", "Link", "Torus", "Walk"]
+__all__ = ["Coordinate", "Link", "Torus"]
 
 Link = tuple[Coordinate, Coordinate]
-
-
-@dataclass(frozen=True)
-class Walk:
-    """How the members of a group are visited one after the other.
-
-    The walk visits group position ``order[0]``, then ``order[1]``, ... ``hops[i]`` is the number of links from the
-    i-th visited member to the next one; a ``closed`` walk has one more entry, from the last back to the first, and
-    is always one of neighbours. A group of two is never closed: there is one link, not two.
-    """
-
-    order: tuple[int, ...]
-    closed: bool
-    hops: tuple[int, ...]
-
-    @property
-    def neighbours_only(self) -> bool:
-        """Whether every step is a single link."""
-        return all(hop == 1 for hop in self.hops)
 
 
 @dataclass(frozen=True)
 class Torus:
     """A grid of ``sides`` whose axis i also joins its two ends when ``wrap[i]``.
 
-    Raises SliceError for sides below 1, and for a wrap on fewer than 3 points: an axis of size 2 is one link.
+    ``twist[i]`` is added to the coordinates when axis i is crossed upwards over its wrap, from its last point to 0;
+    ``()`` is no twist. Only axes without a twist of their own are shifted, so that crossing order does not matter.
+
+    Raises SliceError for sides below 1, for a wrap on fewer than 3 points (an axis of size 2 is one link), and for a
+    twist of an axis that does not wrap, or into one that does not wrap or is itself twisted.
     """
 
     sides: tuple[int, ...]
     wrap: tuple[bool, ...]
+    twist: tuple[Coordinate, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.sides) != len(self.wrap) or not self.sides or min(self.sides) < 1:
@@ -58,6 +46,20 @@ class Torus:
                     f"torus of sides {self.sides}, wrap {self.wrap}: an axis of size {side} cannot wrap "
                     "(size 2 is one link); expected wrap False there"
                 )
+        if not any(map(any, self.twist)):
+            object.__setattr__(self, "twist", ())
+        self._check_twist()
+
+    def _check_twist(self) -> None:
+        dims = len(self.sides)
+        if self.twist and [len(shift) for shift in self.twist] != [dims] * dims:
+            raise SliceError(f"twist {self.twist} on sides {self.sides}: expected {dims} shifts of {dims} numbers")
+        for axis, shift in enumerate(self.twist):
+            into = [target for target, by in enumerate(shift) if by]
+            if into and not self.wrap[axis]:
+                raise SliceError(f"twist {self.twist}: axis {axis} does not wrap, so nothing can shift there")
+            if any(not self.wrap[target] or any(self.twist[target]) for target in into):
+                raise SliceError(f"twist {self.twist}: axis {axis} shifts an axis that is open or twisted itself")
 
     def __contains__(self, point: object) -> bool:
         return (
@@ -71,27 +73,63 @@ class Torus:
         """Number of points."""
         return prod(self.sides)
 
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether every point sees the same torus: each axis wraps, or is a single link or point.
+
+        Then the translations (:meth:`translate`) map links to links.
+        """
+        return all(wrap or side <= 2 for side, wrap in zip(self.sides, self.wrap, strict=True))
+
     def points(self) -> Iterator[Coordinate]:
         """All points, row-major."""
         return product(*(range(side) for side in self.sides))
 
+    def step(self, point: Coordinate, axis: int, sign: int) -> Coordinate | None:
+        """The neighbour one link up (``sign`` 1) or down (-1) along ``axis``; None where no link is.
+
+        On an axis of size 2 "up" from 1 is 0: its one link is up from both ends, and nothing is down.
+        """
+        self._check(point)
+        side, i = self.sides[axis], point[axis] + sign
+        if side == 2:
+            return (*point[:axis], i % 2, *point[axis + 1 :]) if sign == 1 else None
+        if 0 <= i < side:
+            return (*point[:axis], i, *point[axis + 1 :])
+        if not self.wrap[axis]:
+            return None
+        return self.translate(point, tuple(sign if other == axis else 0 for other in range(len(self.sides))))
+
+    def translate(self, point: Sequence[int], by: Sequence[int]) -> Coordinate:
+        """``point + by``, with every axis taken round its wrap (an axis of 1 or 2 points too)."""
+        where = [i + step for i, step in zip(point, by, strict=True)]
+        for axis, shift in enumerate(self.twist):
+            if any(shift):
+                times, where[axis] = divmod(where[axis], self.sides[axis])
+                where = [i + times * step for i, step in zip(where, shift, strict=True)]
+        return tuple(i % side for i, side in zip(where, self.sides, strict=True))
+
+    def index(self, point: Coordinate) -> int:
+        """The row-major number of ``point``."""
+        self._check(point)
+        number = 0
+        for i, side in zip(point, self.sides, strict=True):
+            number = number * side + i
+        return number
+
     def neighbours(self, point: Coordinate) -> tuple[Coordinate, ...]:
         """The points one link away: along each axis the lower one, then the higher one."""
-        self._check(point)
-        found = []
-        for axis, (side, wrap) in enumerate(zip(self.sides, self.wrap, strict=True)):
-            for i in (point[axis] - 1, point[axis] + 1):
-                if wrap or 0 <= i < side:
-                    found.append((*point[:axis], i % side, *point[axis + 1 :]))
-        return tuple(found)
+        steps = (self.step(point, axis, sign) for axis in range(len(self.sides)) for sign in (-1, 1))
+        return tuple(found for found in steps if found is not None)
 
     def links(self) -> tuple[Link, ...]:
         """Every link once, as the pair of its ends (the wrap link of an axis: last point first)."""
         found = []
         for point in self.points():
-            for axis, (side, wrap) in enumerate(zip(self.sides, self.wrap, strict=True)):
-                if wrap or point[axis] + 1 < side:
-                    found.append((point, (*point[:axis], (point[axis] + 1) % side, *point[axis + 1 :])))
+            for axis, side in enumerate(self.sides):
+                ahead = None if side == 2 and point[axis] == 1 else self.step(point, axis, 1)
+                if ahead is not None and side > 1:
+                    found.append((point, ahead))
         return tuple(found)
 
     @property
@@ -106,25 +144,56 @@ class Torus:
         """Links on a shortest route from ``a`` to ``b``."""
         self._check(a)
         self._check(b)
-        return self._distance(a, b)
+        if self.twist:
+            return self._from_origin[self.translate(b, tuple(-i for i in a))]
+        total = 0
+        for i, j, side, wrap in zip(a, b, self.sides, self.wrap, strict=True):
+            straight = abs(i - j)
+            total += min(straight, side - straight) if wrap else straight
+        return total
 
     @property
     def diameter(self) -> int:
         """The largest distance between two points, in links."""
+        if self.twist:
+            return max(self._from_origin.values())
         return sum(side // 2 if wrap else side - 1 for side, wrap in zip(self.sides, self.wrap, strict=True))
 
-    def walk(self, coordinates: Sequence[Coordinate]) -> Walk:
-        """How the group whose position i sits at ``coordinates[i]`` is walked; a function of the arguments alone.
+    @property
+    def mean_hops(self) -> float:
+        """The mean distance of two different points, in links; 0.0 for a single point."""
+        n = self.num_points
+        if n == 1:
+            return 0.0
+        if self.twist:
+            return sum(self._from_origin.values()) / (n - 1)
+        # Along one axis, over all ordered pairs of its points: s * (s // 2) * ((s + 1) // 2) hops on a ring, and
+        # (s - 1) s (s + 1) / 3 on a line.
+        total = 0
+        for side, wrap in zip(self.sides, self.wrap, strict=True):
+            hops = side * (side // 2) * ((side + 1) // 2) if wrap else (side - 1) * side * (side + 1) // 3
+            total += hops * (n // side) ** 2
+        return total / (n * (n - 1))
 
-        In this order: the group's own order if it is a closed walk of neighbours; a cycle through all members if
-        they fill a box that has one; the group's own order if it is an open walk of neighbours; a snake if they
-        fill a box; else the group's own order as an open walk with the hops it really takes. A closed walk is
-        preferred because it uses every link in both directions. Cycles and snakes start at group position 0 where
-        they can (a snake has to start in a corner of the box).
+    def sub(self, axes: Sequence[int]) -> "Torus":
+        """The torus that the points of one group see, which has whole ``axes`` and stands still on the others.
 
-        Raises AssignmentError for an empty group, a point outside of the torus, or one that occurs twice.
+        An axis whose wrap link shifts an axis outside of the group leads out of it: in the group it is open.
         """
-        return _walk(self, tuple(tuple(point) for point in coordinates))
+        axes = tuple(axes)
+        leads_out = [
+            any(by and target not in axes for target, by in enumerate(shift))
+            for shift in self.twist or ((),) * len(self.sides)
+        ]
+        return Torus(
+            tuple(self.sides[axis] for axis in axes),
+            tuple(self.wrap[axis] and not leads_out[axis] for axis in axes),
+            tuple(
+                tuple(0 if leads_out[axis] else self.twist[axis][target] for target in axes)
+                for axis in axes
+                if self.twist
+            ),
+        )
 
     def _check(self, point: Coordinate) -> None:
         if point not in self:
@@ -133,75 +202,15 @@ class Torus:
                 f"expected {len(self.sides)} indices, each from 0 to its side - 1"
             )
 
-    def _distance(self, a: Coordinate, b: Coordinate) -> int:
-        total = 0
-        for i, j, side, wrap in zip(a, b, self.sides, self.wrap, strict=True):
-            straight = abs(i - j)
-            total += min(straight, side - straight) if wrap else straight
-        return total
-
-
-@lru_cache(maxsize=4096)
-def _walk(torus: Torus, group: tuple[Coordinate, ...]) -> Walk:
-    for point in group:
-        torus._check(point)
-    position = {point: i for i, point in enumerate(group)}
-    if not group or len(position) != len(group):
-        raise AssignmentError(
-            f"a group of {len(group)} members has {len(position)} different coordinates; expected one for each member"
-        )
-    own_order = tuple(range(len(group)))
-    own_hops = _hops(torus, group)
-    own_order_is_walk = all(hop == 1 for hop in own_hops)
-    if own_order_is_walk and len(group) > 2 and torus._distance(group[-1], group[0]) == 1:
-        return Walk(own_order, closed=True, hops=(*own_hops, 1))
-    box = _Box.of(torus, group)
-    if box is not None and (points := box.cycle()) is not None:
-        order = tuple(position[point] for point in points)
-        start = order.index(0)
-        return Walk(order[start:] + order[:start], closed=True, hops=(1,) * len(group))
-    if own_order_is_walk or box is None:
-        return Walk(own_order, closed=False, hops=own_hops)
-    return Walk(tuple(position[point] for point in box.snake()), closed=False, hops=(1,) * (len(group) - 1))
-
-
-def _hops(torus: Torus, path: tuple[Coordinate, ...]) -> tuple[int, ...]:
-    return tuple(torus._distance(a, b) for a, b in pairwise(path))
-
-
-@dataclass(frozen=True)
-class _Box:
-    """A part of a torus: along each axis ``lengths`` points from ``origin`` on, across the wrap if need be."""
-
-    torus: Torus
-    origin: Coordinate
-    lengths: tuple[int, ...]
-
-    @classmethod
-    def of(cls, torus: Torus, group: tuple[Coordinate, ...]) -> "_Box | None":
-        """The box that the (different) points of ``group`` fill, or None."""
-        values = [sorted(set(column)) for column in zip(*group, strict=True)]
-        if prod(map(len, values)) != len(group):
-            return None
-        origin = []
-        for present, side, wrap in zip(values, torus.sides, torus.wrap, strict=True):
-            # A run starts where the value before is missing; the box has exactly one run on each axis.
-            starts = [i for i in present if (i - 1) % side not in present or (i == 0 and not wrap)]
-            if len(starts) > 1:
-                return None
-            origin.append(starts[0] if starts else 0)
-        return cls(torus, tuple(origin), tuple(map(len, values)))
-
-    def cycle(self) -> tuple[Coordinate, ...] | None:
-        closes = [
-            wrap and length == side
-            for wrap, length, side in zip(self.torus.wrap, self.lengths, self.torus.sides, strict=True)
-        ]
-        points = cycle(self.lengths, closes)
-        return None if points is None else tuple(map(self._place, points))
-
-    def snake(self) -> tuple[Coordinate, ...]:
-        return tuple(map(self._place, snake(self.lengths)))
-
-    def _place(self, point: Coordinate) -> Coordinate:
-        return tuple((start + i) % side for start, i, side in zip(self.origin, point, self.torus.sides, strict=True))
+    @cached_property
+    def _from_origin(self) -> dict[Coordinate, int]:
+        """Distance of every point from the origin. On a twisted torus every point sees the same."""
+        origin = (0,) * len(self.sides)
+        found, waiting = {origin: 0}, deque([origin])
+        while waiting:
+            point = waiting.popleft()
+            for near in self.neighbours(point):
+                if near not in found:
+                    found[near] = found[point] + 1
+                    waiting.append(near)
+        return found

@@ -18,6 +18,7 @@ from torchtpu_dist.collectives.schedule import Op
 from torchtpu_dist.errors import CollectiveError
 from torchtpu_dist.mesh.lane import walk_gbps_oneway
 from torchtpu_dist.mesh.slices import Slice
+from torchtpu_dist.mesh.walk import Walk
 
 SLICE_KEY = "TORCHTPU_SLICE"
 COORDINATES_KEY = "TORCHTPU_COORDINATES"
@@ -93,6 +94,6 @@ def place(global_ranks: Sequence[int]) -> Placement:
         )
     slice_ = Slice.parse(slice_name)
     members = [tuple(coordinates[rank]) for rank in global_ranks]
-    walk = slice_.torus().walk(members)
-    rate = walk_gbps_oneway(slice_, [members[member] for member in walk.order], walk.closed)
-    return Placement(walk.order, walk.closed, walk.hops, slice_, rate)
+    walked = Walk.over(slice_.torus(), members)
+    rate = walk_gbps_oneway(slice_, [members[member] for member in walked.order], walked.closed)
+    return Placement(walked.order, walked.closed, walked.hops, slice_, rate)

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from torchtpu_dist.errors import SliceError
-from torchtpu_dist.mesh import GENERATIONS, Slice
+from torchtpu_dist.mesh import GENERATIONS, Slice, Torus
 
 # name: topology, chips, devices, hosts, chips a host
 NAMES = {
@@ -97,9 +97,23 @@ def test_twisted_by_default_where_cloud_does_it() -> None:
     for name in twisted | plain:
         assert Slice.parse(name).twisted == (name in twisted), name
     assert not Slice.parse("v5p-256_untwisted").twisted
-    assert Slice.parse("v5p-256_untwisted").torus().wrap == (True, True, True)
-    with pytest.raises(SliceError, match=r"twisted torus .* not supported yet; use v5p-256_untwisted .*key slice"):
-        Slice.parse("v5p-256").torus()
+    assert Slice.parse("v5p-256_untwisted").torus() == Torus((4, 4, 8), (True,) * 3)
+
+
+def test_twist_follows_the_sizes_of_the_axes() -> None:
+    def twist(name: str) -> tuple[tuple[int, ...], ...]:
+        slice_ = Slice.parse(name)
+        assert slice_.torus() == slice_.chip_torus()
+        assert slice_.torus().sides == slice_.topology
+        return slice_.torus().twist
+
+    assert twist("v5p:4x4x8") == ((0, 0, 4), (0, 0, 4), (0, 0, 0))
+    assert twist("v4:8x4x4") == ((0, 0, 0), (4, 0, 0), (4, 0, 0))
+    assert twist("v5p:4x8x8") == ((0, 4, 4), (0, 0, 0), (0, 0, 0))
+    assert twist("v4:8x4x8") == ((0, 0, 0), (4, 0, 4), (0, 0, 0))
+    assert twist("v5p:8x8x16") == ((0, 0, 8), (0, 0, 8), (0, 0, 0))
+    assert Slice.parse("v5p:4x4x8").torus().step((3, 1, 6), 0, 1) == (0, 1, 2)
+    assert Slice.parse("v5p:4x4x8").torus().step((1, 0, 1), 1, -1) == (1, 3, 5)
 
 
 REFUSED = {

@@ -17,6 +17,7 @@ from math import prod
 from torchtpu_dist.errors import SliceError
 from torchtpu_dist.mesh import topologies
 from torchtpu_dist.mesh.generations import GENERATIONS, Generation
+from torchtpu_dist.mesh.hosts import Host, hosts_of
 from torchtpu_dist.mesh.topologies import Topology
 from torchtpu_dist.mesh.torus import Torus
 
@@ -114,13 +115,16 @@ class Slice:
 
         v5e and v6e have single-host machines of 1, 4 and 8 chips; all else has up to 4 chips a host.
         """
-        single_host_of_8 = self.generation.name in ("v5e", "v6e") and self.num_chips == 8
-        return 8 if single_host_of_8 else min(self.num_chips, self.generation.chips_per_host)
+        return prod(topologies.host_block(self.generation, self.topology))
 
     @property
     def num_hosts(self) -> int:
         """Hosts (VMs) of all slices."""
         return self.num_slices * (self.num_chips // self.chips_per_host)
+
+    def hosts(self) -> tuple[Host, ...]:
+        """The hosts of all slices, slice by slice, in the order of the workers (:func:`hosts_of`)."""
+        return hosts_of(self.topology, topologies.host_block(self.generation, self.topology), self.num_slices)
 
     @property
     def wrap(self) -> tuple[bool, ...]:
@@ -150,22 +154,17 @@ class Slice:
         """The devices of one slice, joined by ICI links and, along ``core``, by the link on the die.
 
         Two devices of one chip share the chip's ICI links: count cables with :meth:`chip_torus`.
-        Raises SliceError for a twisted slice.
         """
-        self._refuse_twist()
-        return Torus(self.device_grid, self.device_wrap)
+        # A twisted slice has one device a chip (v4, v5p): its device grid is its topology.
+        return Torus(self.device_grid, self.device_wrap, self._twist)
 
     def chip_torus(self) -> Torus:
-        """The chips of one slice and their ICI links. Raises SliceError for a twisted slice."""
-        self._refuse_twist()
-        return Torus(self.topology, self.wrap)
+        """The chips of one slice and their ICI links."""
+        return Torus(self.topology, self.wrap, self._twist)
 
-    def _refuse_twist(self) -> None:
-        if self.twisted:
-            raise SliceError(
-                f"slice {self.name}: its default is the twisted torus {_text(self.topology)}, and a twisted torus is "
-                f"not supported yet; use {self.name}{_UNTWISTED} (recipe key slice)"
-            )
+    @property
+    def _twist(self) -> tuple[Topology, ...]:
+        return topologies.twist_of(self.topology) if self.twisted else ()
 
 
 def _generation(name: str, text: str) -> Generation:

@@ -108,6 +108,27 @@ def wrap_of(generation: Generation, topology: Topology) -> tuple[bool, ...]:
     return tuple(side == pod_side for side in topology)
 
 
+def twist_of(topology: Topology) -> tuple[Topology, ...]:
+    """What crossing the wrap of each axis adds to the coordinates in a twisted slice: the ``twist`` of its torus.
+
+    ``topology`` is one that :func:`can_twist`. Each axis of the shorter size K shifts every axis of size 2K by K; the
+    long axes are plain rings. So it is for KxKx2K and for Kx2Kx2K, in whatever order the sides stand
+    (TPU v4 paper, ISCA 2023; the Cloud TPU documentation).
+    """
+    short = min(topology)
+    return tuple(tuple(short if side == short < other else 0 for other in topology) for side in topology)
+
+
+def host_block(generation: Generation, topology: Topology) -> Topology:
+    """The chips along each axis that one host holds: every host of a slice holds a block of the same shape.
+
+    2x2 or 2x2x1, less where the slice is smaller. v5e and v6e have single-host machines of 8 chips too: 2x4 is one.
+    """
+    if generation.name in ("v5e", "v6e") and topology == (2, 4):
+        return topology
+    return tuple(min(side, most) for side, most in zip(topology, (2, 2, 1), strict=False))
+
+
 @lru_cache(maxsize=1024)
 def _most_cube_like(num_chips: int) -> Topology:
     cubes = num_chips // _CUBE_CHIPS

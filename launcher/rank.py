@@ -113,7 +113,7 @@ def _run_entry(place: Place, channel: Channel) -> int:
     job = place.job
     function = _load(job.entry)
     if job.backend == "ici":
-        importlib.import_module("torchtpu_dist.collectives")  # registers the backend
+        importlib.import_module("torchtpu_dist.collectives.emulator.process_group")  # and the package registers it
     store = dist.TCPStore(  # type: ignore[attr-defined]
         place.master_address,
         place.master_port,

@@ -6,11 +6,11 @@ Importing this package registers the c10d backend ``ici`` for CPU tensors::
     import torchtpu_dist.collectives
 
     dist.init_process_group("ici")
+
+Schedules, proofs and prices need no torch, and planning should not wait for it: the import does not load torch, and the
+backend is registered once torch.distributed is there, now or later.
 """
 
-import torch.distributed as dist
+from torchtpu_dist.collectives.registration import register_once_torch_is_there
 
-from torchtpu_dist.collectives.emulator import process_group
-
-if "ici" not in dist.Backend.backend_list:
-    dist.Backend.register_backend("ici", process_group.create, extended_api=True, devices=["cpu"])
+register_once_torch_is_there()

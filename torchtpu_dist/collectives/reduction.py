@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TypeAlias
 
-from torchtpu_dist.collectives.schedule import Schedule
+from torchtpu_dist.collectives.schedule import Op, Schedule
 from torchtpu_dist.errors import ScheduleError
 
 Expression: TypeAlias = "int | tuple[Expression, ...]"
@@ -41,8 +41,8 @@ def reduction_order(schedule: Schedule, part: int) -> tuple[SubPart, ...]:
     Raises:
         ScheduleError: the schedule does not reduce, or has no such part.
     """
-    if not schedule.op.reduces:
-        raise ScheduleError(f"{schedule.op} adds nothing: a reduction order needs all_reduce or reduce_scatter")
+    if schedule.op not in (Op.ALL_REDUCE, Op.REDUCE_SCATTER):
+        raise ScheduleError(f"{schedule.op} has no parts to add: expected all_reduce or reduce_scatter")
     if not 0 <= part < schedule.num_ranks:
         raise ScheduleError(f"no part {part}: {schedule.op} of {schedule.num_ranks} positions has as many parts")
     return _orders(schedule)[part]
@@ -64,11 +64,12 @@ def _orders(schedule: Schedule) -> tuple[tuple[SubPart, ...], ...]:
 def _run(schedule: Schedule) -> list[list[Expression]]:
     """Run the schedule on symbols; ``result[chunk][position]`` is what the position holds at the end."""
     held: list[list[Expression]] = [list(range(schedule.num_ranks)) for _ in range(schedule.num_chunks)]
-    for step in schedule.steps:
-        sent = [held[transfer.chunk][transfer.source] for transfer in step]
-        for (_, destination, chunk, reduce), received in zip(step, sent, strict=True):
+    for step in schedule.explicit().steps:
+        transfers = list(step.transfers())
+        sent = [held[transfer.chunk][transfer.source] for transfer in transfers]
+        for (_, destination, chunk), received in zip(transfers, sent, strict=True):
             here = held[chunk]
-            here[destination] = add(here[destination], received) if reduce else received
+            here[destination] = add(here[destination], received) if step.reduce else received
     return held
 
 

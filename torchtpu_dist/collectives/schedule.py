@@ -1,9 +1,9 @@
 """A collective is data: who sends which chunk to which neighbour in which step.
 
-A :class:`Schedule` describes one collective of ``num_ranks`` positions on a walk. The walk is a *ring* when it is
-``closed`` (position ``n - 1`` is a neighbour of position 0, which takes more than two positions) and a *line*
-otherwise. Positions are places on the walk, not ranks: the walk of the group says which rank stands where, and the
-part or block of position p is that of the rank which stands there.
+A :class:`Schedule` describes one collective of the positions of a :class:`~torchtpu_dist.mesh.torus.Torus`, row-major.
+The torus is the shape of the *group*, not of the slice: a ring is a torus of one axis that wraps, a line one that does
+not, a group that spans a whole v5p slice has three axes. Positions are places, not ranks: who laid out the group knows
+which rank stands where, and the part or block of position p is that of the rank which stands there.
 
 **Parts, pieces, chunks.** The array of the collective is cut into equal *parts*, each part into ``pieces`` equal
 pieces; such a piece is a *chunk*, the unit that a transfer moves. All chunks of a schedule have the same size.
@@ -19,25 +19,41 @@ reduce_scatter   ``part * pieces + piece``; part p is the     every position hol
 all_reduce       as reduce_scatter, with the same parts       every position holds its     all positions hold the
                                                               own contribution             sum over all positions
 broadcast        ``piece``; the array is a single part        the root holds it            all positions hold it
+reduce           ``piece``; the array is a single part        every position holds its     the root holds the sum
+                                                              own contribution             over all positions
 all_to_all       ``(source * n + destination) * pieces +      the source holds it          the destination holds
                  piece``; the block source sends destination                               it; others may have
                                                                                            relayed it
 ===============  ===========================================  ===========================  =====================
 
-**Steps.** The transfers of one step run at the same time: each reads what its source held when the step began. A
-transfer with ``reduce`` adds to what the destination holds, otherwise it replaces it. When two transfers of a step
-add to the same chunk of the same destination, they are added in the order in which the step lists them.
+**Steps.** The transfers of one step run at the same time: each reads what its source held when the step began. The
+transfers of a step that ``reduce`` add to what the destination holds, otherwise they replace it. When two transfers of
+a step add to the same chunk of the same destination, they are added in the order in which the step lists them. In one
+step a link direction carries ``capacity[axis]`` chunks at most. A step is a slot of the links' time, not a message: a
+link sends its chunks one slot after the other without a pause, and only a chunk's own hops one after the other cost
+latency.
+
+**Symmetric schedules.** On a torus where every axis wraps or is a single link, every position sees the same, and every
+position does the same. Such a schedule lists only the transfers of the chunks of *part 0* (all_gather, reduce_scatter,
+all_reduce) or of *source 0* (all_to_all): every translate of a listed transfer takes place in the same step, with the
+part (source, destination) translated alike. So a pod of 8,960 chips has 8,959 transfers to list, not 80 million.
+:meth:`Schedule.explicit` lists them all.
 
 Nothing here is trusted: :func:`torchtpu_dist.collectives.verify.verify` proves a schedule,
 :func:`torchtpu_dist.collectives.cost.price` prices it and
 :func:`torchtpu_dist.collectives.reduction.reduction_order` reads the order of its additions.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
 from typing import NamedTuple
+
+import numpy as np
+
+from torchtpu_dist.collectives.graph import Graph, Ints
+from torchtpu_dist.mesh.torus import Torus
 
 
 class Op(StrEnum):
@@ -47,12 +63,18 @@ class Op(StrEnum):
     ALL_GATHER = "all_gather"
     REDUCE_SCATTER = "reduce_scatter"
     BROADCAST = "broadcast"
+    REDUCE = "reduce"
     ALL_TO_ALL = "all_to_all"
 
     @property
     def reduces(self) -> bool:
         """Whether contributions of several positions are added."""
-        return self in (Op.ALL_REDUCE, Op.REDUCE_SCATTER)
+        return self in (Op.ALL_REDUCE, Op.REDUCE_SCATTER, Op.REDUCE)
+
+    @property
+    def has_root(self) -> bool:
+        """Whether one position is special."""
+        return self in (Op.BROADCAST, Op.REDUCE)
 
 
 class Transfer(NamedTuple):
@@ -61,10 +83,30 @@ class Transfer(NamedTuple):
     source: int
     destination: int
     chunk: int
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """Transfers that run at the same time, as int32 arrays of one length; all of them reduce, or none."""
+
+    source: Ints
+    destination: Ints
+    chunk: Ints
     reduce: bool = False
 
+    @classmethod
+    def of(cls, transfers: Iterable[tuple[int, int, int]], reduce: bool = False) -> "Step":
+        """The step of ``(source, destination, chunk)``."""
+        table = np.array(list(transfers), np.int32).reshape(-1, 3).T
+        source, destination, chunk = map(np.ascontiguousarray, table)
+        return cls(source, destination, chunk, reduce)
 
-Step = tuple[Transfer, ...]
+    def __len__(self) -> int:
+        return len(self.chunk)
+
+    def transfers(self) -> Iterator[Transfer]:
+        """One by one, in the order in which they are listed."""
+        return map(Transfer, self.source.tolist(), self.destination.tolist(), self.chunk.tolist())
 
 
 class Chunk(NamedTuple):
@@ -77,27 +119,32 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """One collective on a ring or a line. Compared by identity (``build_schedule`` builds each one once).
+    """One collective on the torus of a group. Compared by identity (``build_schedule`` builds each one once).
 
     Attributes:
         op: the collective.
-        num_ranks: positions on the walk, at least 1.
-        closed: ring (True) or line (False). A walk of one or two positions is a line.
-        root: the position that broadcasts; 0 for other ops.
+        torus: the shape of the group.
+        root: the position that broadcasts or receives the reduction; 0 for other ops.
         pieces: chunks a part is cut into.
-        link_capacity: chunks that one link carries in one direction in one step, at most.
+        capacity: for each axis, chunks that a link carries in one direction in one step, at most.
         steps: the transfers, step by step.
         algorithm: name for reports.
+        symmetric: whether only the transfers of part 0 (source 0) are listed.
     """
 
     op: Op
-    num_ranks: int
-    closed: bool
+    torus: Torus
     root: int
     pieces: int
-    link_capacity: int
+    capacity: tuple[int, ...]
     steps: tuple[Step, ...]
     algorithm: str
+    symmetric: bool = False
+
+    @property
+    def num_ranks(self) -> int:
+        """Positions of the torus."""
+        return self.torus.num_points
 
     @property
     def num_steps(self) -> int:
@@ -105,9 +152,9 @@ class Schedule:
 
     @property
     def chunks_in_full(self) -> int:
-        """Chunks in the *full* array: the gathered one for all_gather, the input for all_reduce, reduce_scatter
-        and broadcast, what each position holds for all_to_all."""
-        return self.pieces if self.op is Op.BROADCAST else self.num_ranks * self.pieces
+        """Chunks in the *full* array: the gathered one for all_gather, the input for all_reduce, reduce_scatter,
+        broadcast and reduce, what each position holds for all_to_all."""
+        return self.pieces if self.op in (Op.BROADCAST, Op.REDUCE) else self.num_ranks * self.pieces
 
     @property
     def num_chunks(self) -> int:
@@ -118,7 +165,7 @@ class Schedule:
         """What chunk ``index`` is."""
         part, piece = divmod(index, self.pieces)
         match self.op:
-            case Op.ALL_REDUCE | Op.REDUCE_SCATTER:
+            case Op.ALL_REDUCE | Op.REDUCE_SCATTER | Op.REDUCE:
                 return Chunk(None, part, piece)
             case Op.ALL_GATHER:
                 return Chunk(part, part, piece)
@@ -137,14 +184,26 @@ class Schedule:
         """Positions that must hold the finished chunk ``index`` at the end."""
         if self.op in (Op.REDUCE_SCATTER, Op.ALL_TO_ALL):
             return (self.chunk(index).part,)
-        return range(self.num_ranks)
+        return (self.root,) if self.op is Op.REDUCE else range(self.num_ranks)
 
-    def adjacent(self, a: int, b: int) -> bool:
-        """Whether positions ``a`` and ``b`` are joined by a step of the walk."""
-        n = self.num_ranks
-        if not (0 <= a < n and 0 <= b < n):
-            return False
-        return abs(a - b) == 1 or (self.closed and n > 2 and abs(a - b) == n - 1)
+    def explicit(self) -> "Schedule":
+        """The same schedule with every transfer listed. Grows with the square of the positions, or worse."""
+        if not self.symmetric:
+            return self
+        graph = Graph.of(self.torus)
+        steps = tuple(self._all_translates(graph, step) for step in self.steps)
+        return replace(self, steps=steps, symmetric=False)
+
+    def _all_translates(self, graph: Graph, step: Step) -> Step:
+        part, piece = np.divmod(step.chunk, self.pieces)
+        columns = []
+        for by in range(self.num_ranks):
+            moved = by if self.op is not Op.ALL_TO_ALL else by * self.num_ranks + graph.translate(part, by)
+            chunk = (moved * self.pieces + piece).astype(np.int32)
+            columns.append((graph.translate(step.source, by), graph.translate(step.destination, by), chunk))
+        # Transfer by transfer, each with its translates: the order of additions is the same at every position.
+        source, destination, chunk = (np.stack(column, axis=1).ravel() for column in zip(*columns, strict=True))
+        return Step(source, destination, chunk, step.reduce)
 
 
 def split(num_elements: int, count: int) -> tuple[slice, ...]:

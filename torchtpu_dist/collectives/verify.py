@@ -2,47 +2,54 @@
 
 The verifier knows nothing of how a schedule was made. It knows what the op means
 (:meth:`Schedule.contributors`, :meth:`Schedule.receivers`), that bytes move between neighbours only, and that a link
-carries ``link_capacity`` chunks a step in each direction. A contribution is a bit, so what a position holds of a
-chunk is an int and nothing is ever counted twice unseen.
+carries ``capacity`` chunks a step in each direction. A contribution is a bit, so what a position holds of a chunk is
+exact and nothing is ever counted twice unseen. All transfers of a step are checked at once as arrays.
+
+Of a symmetric schedule the listed transfers are run, those of part 0: every other part does the same elsewhere, as
+translations map links to links (:attr:`Torus.is_symmetric`, which is checked).
 """
 
-from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from torchtpu_dist.collectives.schedule import Op, Schedule, Step, Transfer
+import numpy as np
+import numpy.typing as npt
+
+from torchtpu_dist.collectives.bounds import least_steps
+from torchtpu_dist.collectives.graph import NONE, Graph, Ints
+from torchtpu_dist.collectives.loads import capacities, serial_steps
+from torchtpu_dist.collectives.schedule import Op, Schedule, Step
 from torchtpu_dist.errors import ScheduleError
 
-Link = tuple[int, int]
-"""One direction of one link: (source position, destination position)."""
+_WORD = 64
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Proof:
-    """What a proven schedule moves. Loads are in chunks.
+    """What a proven schedule moves.
 
     Attributes:
         num_steps: steps, one after the other.
-        link_loads: chunks carried by each direction of each link, over all steps.
-        serial_load: sum over the steps of the busiest link's load: what is waited for, as steps do not overlap.
-        bound_load: the least that the busiest link must carry for this op on this walk.
+        loads: chunks carried by each link direction over all steps, ``(num_ranks, num_ports)``; the links of
+            :class:`torchtpu_dist.collectives.graph.Graph`.
+        serial_steps: the time the links are waited for, in full steps: each step lasts as its busiest link needs.
+        bound_steps: the least that takes for this op on this torus, whatever the schedule.
     """
 
     num_steps: int
-    link_loads: Mapping[Link, int]
-    serial_load: int
-    bound_load: Fraction
+    loads: npt.NDArray[np.int64]
+    serial_steps: Fraction
+    bound_steps: Fraction
 
     @property
     def busiest_load(self) -> int:
         """Chunks over the busiest link direction."""
-        return max(self.link_loads.values(), default=0)
+        return int(self.loads.max(initial=0))
 
     @property
     def bytes_over_bound(self) -> float:
-        """``serial_load / bound_load``; 1.0 is bandwidth-optimal (and what a single position has)."""
-        return float(self.serial_load / self.bound_load) if self.bound_load else 1.0
+        """``serial_steps / bound_steps``; 1.0 is bandwidth-optimal (and what a single position has)."""
+        return float(self.serial_steps / self.bound_steps) if self.bound_steps else 1.0
 
 
 def verify(schedule: Schedule) -> Proof:
@@ -51,124 +58,184 @@ def verify(schedule: Schedule) -> Proof:
     Raises:
         ScheduleError: names the step, the transfer and what is wrong, or the position and chunk that end up wrong.
     """
-    held = _at_start(schedule)
-    totals: Counter[Link] = Counter()
-    serial_load = 0
+    if schedule.symmetric and not (schedule.torus.is_symmetric and not schedule.op.has_root):
+        raise ScheduleError(f"{_name(schedule)}: listed as symmetric, but not every position sees the same")
+    graph = Graph.of(schedule.torus)
+    holdings = _Blocks(schedule) if schedule.op is Op.ALL_TO_ALL else _Sums(schedule)
+    loads = np.zeros((1 if schedule.symmetric else graph.num_positions) * graph.num_ports, np.int64)
+    rate = capacities(schedule)
     for number, step in enumerate(schedule.steps):
-        for transfer in step:
-            _check_transfer(schedule, number, transfer)
-        loads = link_loads(step)
-        _check_capacity(schedule, number, step, loads)
-        _run_step(schedule, number, step, held)
-        totals.update(loads)
-        serial_load += max(loads.values(), default=0)
-    _check_end(schedule, held)
-    return Proof(schedule.num_steps, dict(totals), serial_load, _bound_load(schedule))
+        port = _check_transfers(schedule, graph, number, step)
+        link = port if schedule.symmetric else step.source * np.int64(graph.num_ports) + port
+        carried = np.bincount(link, minlength=len(loads))
+        if (carried > rate).any():
+            _too_much(schedule, number, step, link, carried, rate)
+        holdings.run(number, step)
+        loads += carried
+    holdings.check_end()
+    by_port = np.broadcast_to(loads.reshape(-1, graph.num_ports), (graph.num_positions, graph.num_ports))
+    bound = least_steps(schedule.op, schedule.torus, schedule.capacity, schedule.pieces)
+    return Proof(schedule.num_steps, by_port * (graph.neighbour != NONE), serial_steps(schedule), bound)
 
 
-def link_loads(step: Step) -> Counter[Link]:
-    """Chunks that each link direction carries in ``step``."""
-    return Counter((source, destination) for source, destination, _, _ in step)
+def _check_transfers(schedule: Schedule, graph: Graph, number: int, step: Step) -> Ints:
+    """The port of each transfer."""
+    inside = (step.source >= 0) & (step.source < schedule.num_ranks) & (step.destination >= 0)
+    inside &= step.destination < schedule.num_ranks
+    port = graph.port(np.where(inside, step.source, 0), step.destination)
+    shape = "x".join(map(str, schedule.torus.sides))
+    _refuse(
+        schedule, number, step, ~inside | (port == NONE), f"these are not neighbours on {schedule.algorithm} {shape}"
+    )
+    known = (step.chunk >= 0) & (step.chunk < schedule.num_chunks)
+    if schedule.symmetric:
+        own = schedule.chunks_in_full if schedule.op is Op.ALL_TO_ALL else schedule.pieces
+        _refuse(schedule, number, step, known & (step.chunk >= own), f"not of part 0, expected chunks 0..{own - 1}")
+    _refuse(schedule, number, step, ~known, f"no such chunk, expected 0..{schedule.num_chunks - 1}")
+    return port
 
 
-def _at_start(schedule: Schedule) -> list[list[int]]:
-    """``held[chunk][position]``: the set of contributions as bits; 0 is nothing."""
-    held = [[0] * schedule.num_ranks for _ in range(schedule.num_chunks)]
-    for chunk, at in enumerate(held):
-        for position in schedule.contributors(chunk):
-            at[position] = 1 << position
-    return held
+class _Sums:
+    """Who holds which contributions of which chunk: bits, packed into words; one bit where a chunk has one owner."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        self._chunks = schedule.pieces if schedule.symmetric else schedule.num_chunks
+        n = schedule.num_ranks
+        words = -(-n // _WORD) if schedule.op.reduces else 1
+        self._held = np.zeros((self._chunks * n, words), np.uint64)
+        if schedule.op.reduces:
+            position = np.tile(np.arange(n), self._chunks)
+            self._held[np.arange(len(position)), position // _WORD] = _bit(position)
+            self._all = np.bitwise_or.reduce(self._held[:n], axis=0)
+        else:
+            for chunk in range(self._chunks):
+                self._held[chunk * n + schedule.contributors(chunk)[0]] = 1
+            self._all = np.ones(1, np.uint64)
+
+    def run(self, number: int, step: Step) -> None:
+        """All transfers read what their sources held when the step began, then they write in turn."""
+        schedule, n = self._schedule, self._schedule.num_ranks
+        sent = self._held[step.chunk * np.int64(n) + step.source]
+        _refuse(
+            schedule, number, step, ~sent.any(axis=1), "the source holds nothing of this chunk when the step begins"
+        )
+        target = step.chunk * np.int64(n) + step.destination
+        for turn in _turns(target):
+            here, received = self._held[target[turn]], sent[turn]
+            part = Step(step.source[turn], step.destination[turn], step.chunk[turn], step.reduce)
+            if step.reduce:
+                empty = ~here.any(axis=1)
+                _refuse(schedule, number, part, empty, "adds to a destination that holds nothing of this chunk")
+                twice = (here & received).any(axis=1)
+                if twice.any():
+                    first = int(np.flatnonzero(twice)[0])
+                    what = f"adds the contributions {_listed(here[first] & received[first])} a second time"
+                    _refuse(schedule, number, part, twice, what)
+                self._held[target[turn]] = here | received
+            else:
+                lost = (here & ~received).any(axis=1)
+                if lost.any():
+                    first = int(np.flatnonzero(lost)[0])
+                    what = f"overwrites the contributions {_listed(here[first] & ~received[first])}"
+                    _refuse(schedule, number, part, lost, what)
+                known = (here == received).all(axis=1)
+                _refuse(schedule, number, part, known, "the destination holds all of this already")
+                self._held[target[turn]] = received
+
+    def check_end(self) -> None:
+        schedule, n = self._schedule, self._schedule.num_ranks
+        complete = (self._held == self._all).all(axis=1).reshape(self._chunks, n)
+        for chunk in range(self._chunks):
+            receivers = schedule.receivers(chunk)
+            right = complete[chunk] if len(receivers) == n else complete[chunk, list(receivers)]
+            if not right.all():
+                position = receivers[int(np.flatnonzero(~right)[0])]
+                raise ScheduleError(
+                    f"{_name(schedule)}, at the end: position {position} holds the contributions "
+                    f"{_listed(self._held[chunk * n + position])} of chunk {chunk} ({schedule.chunk(chunk)}), expected "
+                    f"{_listed(self._all)}"
+                )
 
 
-def _check_transfer(schedule: Schedule, number: int, transfer: Transfer) -> None:
-    source, destination, chunk, _ = transfer
-    if not schedule.adjacent(source, destination):
-        walk = "ring" if schedule.closed else "line"
-        raise _error(schedule, number, transfer, f"these are not neighbours on a {walk} of {schedule.num_ranks}")
-    if not 0 <= chunk < schedule.num_chunks:
-        raise _error(schedule, number, transfer, f"no such chunk, expected 0..{schedule.num_chunks - 1}")
+class _Blocks:
+    """Where each block of an all-to-all is: it has one source and one destination, and moves along one way."""
 
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        count = schedule.chunks_in_full if schedule.symmetric else schedule.num_chunks
+        part = np.arange(count) // schedule.pieces
+        self._at, self._destination = np.divmod(part, schedule.num_ranks)
 
-def _check_capacity(schedule: Schedule, number: int, step: Step, loads: Mapping[Link, int]) -> None:
-    for link, load in loads.items():
-        if load > schedule.link_capacity:
-            last = [transfer for transfer in step if transfer[:2] == link][-1]
-            raise _error(
-                schedule, number, last, f"the link carries {load} chunks, its capacity is {schedule.link_capacity}"
+    def run(self, number: int, step: Step) -> None:
+        twice = np.ones(len(step), bool)
+        twice[np.unique(step.chunk, return_index=True)[1]] = False
+        _refuse(self._schedule, number, step, twice, "the chunk makes two hops in one step")
+        _refuse(
+            self._schedule,
+            number,
+            step,
+            self._at[step.chunk] != step.source,
+            "the source holds nothing of this chunk when the step begins",
+        )
+        done = self._at[step.chunk] == self._destination[step.chunk]
+        _refuse(self._schedule, number, step, done, "the chunk has arrived already")
+        self._at[step.chunk] = step.destination
+
+    def check_end(self) -> None:
+        lost = np.flatnonzero(self._at != self._destination)
+        if len(lost):
+            chunk = int(lost[0])
+            raise ScheduleError(
+                f"{_name(self._schedule)}, at the end: chunk {chunk} ({self._schedule.chunk(chunk)}) is at position "
+                f"{self._at[chunk]}, expected {self._destination[chunk]}"
             )
 
 
-def _run_step(schedule: Schedule, number: int, step: Step, held: list[list[int]]) -> None:
-    """All transfers read what their sources held when the step began, then they write in turn."""
-    sent = [held[chunk][source] for source, _, chunk, _ in step]
-    for transfer, received in zip(step, sent, strict=True):
-        _, destination, chunk, reduce = transfer
-        here = held[chunk][destination]
-        if not received:
-            raise _error(schedule, number, transfer, "the source holds nothing of this chunk when the step begins")
-        if reduce:
-            if not here:
-                raise _error(schedule, number, transfer, "adds to a destination that holds nothing of this chunk")
-            if here & received:
-                raise _error(
-                    schedule, number, transfer, f"adds the contributions {_bits(here & received)} a second time"
-                )
-            held[chunk][destination] = here | received
-        else:
-            if here & ~received:
-                raise _error(schedule, number, transfer, f"overwrites the contributions {_bits(here & ~received)}")
-            if here == received:
-                raise _error(schedule, number, transfer, "the destination holds all of this already")
-            held[chunk][destination] = received
+def _turns(target: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
+    """The indices of ``target`` in groups without a repeated target, in order: usually one group."""
+    left = np.arange(len(target))
+    turns = []
+    while len(left):
+        first = np.sort(np.unique(target[left], return_index=True)[1])
+        turns.append(left[first])
+        left = np.delete(left, first)
+    return turns
 
 
-def _check_end(schedule: Schedule, held: list[list[int]]) -> None:
-    for chunk, at in enumerate(held):
-        expected = sum(1 << position for position in schedule.contributors(chunk))
-        for position in schedule.receivers(chunk):
-            if at[position] != expected:
-                raise ScheduleError(
-                    f"{_name(schedule)}, at the end: position {position} holds the contributions "
-                    f"{_bits(at[position])} of chunk {chunk} ({schedule.chunk(chunk)}), expected {_bits(expected)}"
-                )
+def _refuse(schedule: Schedule, number: int, step: Step, wrong: npt.NDArray[np.bool_], what: str) -> None:
+    """Raise for the first transfer that is ``wrong``."""
+    if wrong.any():
+        index = int(np.flatnonzero(wrong)[0])
+        kind = "reduce" if step.reduce else "copy"
+        raise ScheduleError(
+            f"{_name(schedule)}, step {number}, {kind} of chunk {step.chunk[index]} from position "
+            f"{step.source[index]} to {step.destination[index]}: {what}"
+        )
 
 
-def _bound_load(schedule: Schedule) -> Fraction:
-    """The least load of the busiest link direction, in chunks, whatever the schedule.
-
-    The gather family: the n - 1 foreign blocks of a position enter it over its links, of which an end of a line has
-    one. all_reduce on a ring: the published bandwidth bound, twice the gather's; on a line all of the array must leave
-    and enter an end, which could overlap, so reduce-scatter then gather is up to twice this bound. broadcast: the
-    array enters every position. all_to_all: a line's middle link carries all pairs across it; on a ring shortest
-    paths, evenly spread, are the least.
-    """
-    n, pieces, entries = schedule.num_ranks, schedule.pieces, 2 if schedule.closed else 1
-    if n == 1:
-        return Fraction(0)
-    match schedule.op:
-        case Op.ALL_GATHER | Op.REDUCE_SCATTER:
-            return Fraction((n - 1) * pieces, entries)
-        case Op.ALL_REDUCE:
-            return Fraction((n - 1) * pieces if schedule.closed else n * pieces)
-        case Op.BROADCAST:
-            return Fraction(pieces, entries)
-        case Op.ALL_TO_ALL:
-            across_the_middle = (n // 2) * ((n + 1) // 2) * pieces
-            return Fraction(across_the_middle, 2) if schedule.closed else Fraction(across_the_middle)
+def _too_much(
+    schedule: Schedule,
+    number: int,
+    step: Step,
+    link: npt.NDArray[np.int64],
+    carried: npt.NDArray[np.int64],
+    rate: npt.NDArray[np.int64],
+) -> None:
+    over = carried > rate
+    worst = int(np.flatnonzero(over)[0])
+    what = f"the link carries {carried[worst]} chunks, its capacity is {rate[worst]}"
+    _refuse(schedule, number, step, link == worst, what)
 
 
-def _bits(contributions: int) -> str:
-    positions = [position for position in range(contributions.bit_length()) if contributions >> position & 1]
-    return "{" + ", ".join(map(str, positions)) + "}"
+def _bit(position: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    return np.uint64(1) << (position % _WORD).astype(np.uint64)
+
+
+def _listed(words: npt.NDArray[np.uint64]) -> str:
+    held = [_WORD * index + bit for index, word in enumerate(words.tolist()) for bit in range(_WORD) if word >> bit & 1]
+    return "{" + ", ".join(map(str, held)) + "}"
 
 
 def _name(schedule: Schedule) -> str:
     return f"{schedule.op} ({schedule.algorithm}, {schedule.num_ranks} positions)"
-
-
-def _error(schedule: Schedule, number: int, transfer: Transfer, wrong: str) -> ScheduleError:
-    kind = "reduce" if transfer.reduce else "copy"
-    return ScheduleError(
-        f"{_name(schedule)}, step {number}, {kind} of chunk {transfer.chunk} from position {transfer.source} to "
-        f"{transfer.destination}: {wrong}"
-    )

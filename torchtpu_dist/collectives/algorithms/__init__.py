@@ -1,40 +1,52 @@
 """The schedules there are. :func:`build_schedule` is the way in."""
 
-from functools import cache
+from functools import lru_cache
 
-from torchtpu_dist.collectives.algorithms import all_to_all, line, reverse, ring
+from torchtpu_dist.collectives.algorithms import all_to_all, gather, reverse, tree
 from torchtpu_dist.collectives.schedule import Op, Schedule
 from torchtpu_dist.errors import ScheduleError
+from torchtpu_dist.mesh.torus import Torus
 
 __all__ = ["build_schedule"]
 
 
-def build_schedule(op: Op, num_ranks: int, closed: bool, root: int = 0) -> Schedule:
-    """The bandwidth-optimal schedule of ``op`` on a ring (``closed``) or line of ``num_ranks`` positions.
+def build_schedule(
+    op: Op, torus: Torus, capacity: tuple[int, ...] = (), root: int = 0, pieces: int | None = None
+) -> Schedule:
+    """The schedule of ``op`` over ``torus`` that moves bytes fastest.
 
-    The same arguments give the same object. One position needs no steps; two positions have one link, so a closed
-    walk of two is a line. ``root`` is read by broadcast only.
+    The same arguments give the same object.
+
+    Args:
+        capacity: chunks that a link along each axis carries in a step; ``()``: 1 each.
+        root: the position that broadcasts or receives; read by broadcast and reduce only.
+        pieces: of broadcast and reduce, how many pieces are pipelined; None: a few for each link of the root.
 
     Raises:
-        ScheduleError: fewer than one position, or a root that is not on the walk.
+        ScheduleError: a root that is not on the torus, or a capacity that does not fit it.
     """
-    if num_ranks < 1:
-        raise ScheduleError(f"cannot schedule {op}: got {num_ranks} positions, expected at least 1")
-    if not 0 <= root < num_ranks:
-        raise ScheduleError(f"cannot schedule {op}: got root {root}, expected a position in 0..{num_ranks - 1}")
-    return _build(Op(op), num_ranks, closed and num_ranks > 2, root if op == Op.BROADCAST else 0)
+    dims = len(torus.sides)
+    capacity = capacity or (1,) * dims
+    if len(capacity) != dims or min(capacity) < 1:
+        raise ScheduleError(f"cannot schedule {op}: got capacity {capacity}, expected {dims} numbers of at least 1")
+    if not 0 <= root < torus.num_points:
+        raise ScheduleError(f"cannot schedule {op}: got root {root}, expected a position in 0..{torus.num_points - 1}")
+    op = Op(op)
+    return _build(op, torus, capacity, root if op.has_root else 0, pieces if op.has_root else None)
 
 
-@cache
-def _build(op: Op, num_ranks: int, closed: bool, root: int) -> Schedule:
+@lru_cache(maxsize=512)
+def _build(op: Op, torus: Torus, capacity: tuple[int, ...], root: int, pieces: int | None) -> Schedule:
     match op:
         case Op.ALL_GATHER:
-            return ring.all_gather(num_ranks) if closed else line.all_gather(num_ranks)
+            return gather.all_gather(torus, capacity)
         case Op.REDUCE_SCATTER:
-            return reverse.reduce_scatter(_build(Op.ALL_GATHER, num_ranks, closed, root))
+            return reverse.reduce_scatter(_build(Op.ALL_GATHER, torus, capacity, root, pieces))
         case Op.ALL_REDUCE:
-            return reverse.all_reduce(_build(Op.ALL_GATHER, num_ranks, closed, root))
+            return reverse.all_reduce(_build(Op.ALL_GATHER, torus, capacity, root, pieces))
         case Op.BROADCAST:
-            return ring.broadcast(num_ranks, root) if closed else line.broadcast(num_ranks, root)
+            return tree.broadcast(torus, capacity, root, pieces or 4 * 2 * len(torus.sides))
+        case Op.REDUCE:
+            return reverse.reduce(_build(Op.BROADCAST, torus, capacity, root, pieces))
         case Op.ALL_TO_ALL:
-            return all_to_all.all_to_all(num_ranks, closed)
+            return all_to_all.all_to_all(torus, capacity)

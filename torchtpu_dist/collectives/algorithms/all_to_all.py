@@ -1,73 +1,93 @@
-"""All-to-all on a ring or a line by shortest paths, stored and forwarded at every position."""
+"""All-to-all over any torus by shortest ways, stored and forwarded at every position.
 
-from heapq import heappop, heappush
-from itertools import product
-from typing import TypeAlias
+Each block goes by a shortest way; where several ways are equally short, step by step the one over the link that has
+least to carry so far. On a plain torus the load of a link is then what must cross the middle of its axis, on a twisted
+one the hops of all blocks are spread over all links alike, which is why the twist pays: the busiest link of 4x4x8
+carries 73.3 blocks a position's pair instead of 128. Blocks with the longest way still ahead go first.
+"""
 
-from torchtpu_dist.collectives.schedule import Op, Schedule, Step, Transfer
+import numpy as np
 
-# What waits at a position to leave it in one direction: heaps of (-hops to go, chunk), so the farthest comes first.
-_Lanes: TypeAlias = dict[tuple[int, int], list[tuple[int, int]]]
+from torchtpu_dist.collectives.algorithms.gather import name_of, steps_of
+from torchtpu_dist.collectives.algorithms.routes import Loads, distances, incoming
+from torchtpu_dist.collectives.algorithms.slots import slots
+from torchtpu_dist.collectives.bounds import least_steps
+from torchtpu_dist.collectives.graph import NONE, Graph, Ints
+from torchtpu_dist.collectives.loads import serial_steps
+from torchtpu_dist.collectives.schedule import Op, Schedule
+from torchtpu_dist.mesh.torus import Torus
 
-
-def all_to_all(num_ranks: int, closed: bool) -> Schedule:
-    """Every link direction sends, in each step, as much as its capacity of what waits, the farthest to go first.
-
-    Farthest first keeps the busiest link busy from the first step to the last: the sum over the steps of the busiest
-    link's load is exactly what the cut in the middle must carry, ``S n / (8 w)`` on a ring of even n and
-    ``S n / (4 w)`` on a line of even n. It takes ``n // 2`` steps on a ring and at most ``n + 1`` on a line. On a ring
-    of even n the block for the opposite position is halved over both ways, so that a block is two chunks.
-
-    Memory and time grow with the hops that the chunks make, ``n ** 3 / 2`` on a ring.
-    """
-    n = num_ranks
-    pieces = 2 if closed and n % 2 == 0 else 1
-    capacity = _link_capacity(n, closed)
-    lanes = _start(n, closed, pieces)
-    steps: list[Step] = []
-    while step := _advance(lanes, capacity, n):
-        steps.append(step)
-    return Schedule(Op.ALL_TO_ALL, n, closed, 0, pieces, capacity, tuple(steps), "ring" if closed else "line")
+_PIECES = (1, 2, 3, 4, 6)
+_GOOD_ENOUGH = 1.02
+_MOST_HOPS = 1_000_000
 
 
-def _link_capacity(n: int, closed: bool) -> int:
-    """Chunks a link direction a step: the load of the busiest link over the hops of the longest path.
+def all_to_all(torus: Torus, capacity: tuple[int, ...]) -> Schedule:
+    """The all-to-all over ``torus``, blocks cut into as few pieces as bring it within 2% of the bound, or nearest."""
+    sources = 1 if torus.is_symmetric else torus.num_points
+    hops = torus.mean_hops * torus.num_points * sources
+    best: tuple[float, Schedule] | None = None
+    for pieces in _PIECES:
+        if best is not None and pieces * hops > _MOST_HOPS:
+            break
+        schedule = _all_to_all(torus, capacity, pieces)
+        bound = least_steps(Op.ALL_TO_ALL, torus, capacity, pieces)
+        ratio = float(serial_steps(schedule) / bound) if bound else 1.0
+        if best is None or ratio < best[0] - 1e-9:
+            best = ratio, schedule
+        if best[0] <= _GOOD_ENOUGH:
+            break
+    assert best is not None
+    return best[1]
 
-    Rounded so that the busiest link of a line is never idle, at the price of at most two steps more than hops; a ring
-    of odd n sends less in its last step where it does not come out even.
-    """
-    if closed:
-        return n // 2 if n % 2 == 0 else (n + 3) // 4
-    return max(1, (n + 2) // 4)
+
+def _all_to_all(torus: Torus, capacity: tuple[int, ...], pieces: int) -> Schedule:
+    graph = Graph.of(torus)
+    sources = np.arange(1 if torus.is_symmetric else torus.num_points, dtype=np.int32)
+    loads = Loads(graph, capacity, torus.is_symmetric)
+    links, after, table = _ways(graph, sources, loads, pieces)
+    slot = slots(links, after, np.array(loads.rate, np.int32))
+    steps = steps_of(slot, table)
+    return Schedule(Op.ALL_TO_ALL, torus, 0, pieces, capacity, steps, name_of(torus), torus.is_symmetric)
 
 
-def _start(n: int, closed: bool, pieces: int) -> _Lanes:
-    lanes: _Lanes = {(sign, position): [] for sign in (1, -1) for position in range(n)}
-    for source, destination, piece in product(range(n), range(n), range(pieces)):
-        if source != destination:
-            hops, sign = _way(source, destination, piece, n, closed)
-            heappush(lanes[sign, source], (-hops, (source * n + destination) * pieces + piece))
-    return lanes
-
-
-def _advance(lanes: _Lanes, capacity: int, n: int) -> Step:
-    """Take one step's transfers off the lanes; what has not arrived waits at the neighbour for the next step."""
-    moved = [
-        (sign, position, *heappop(lane))
-        for (sign, position), lane in lanes.items()
-        for _ in range(min(capacity, len(lane)))
+def _ways(graph: Graph, sources: Ints, loads: Loads, pieces: int) -> tuple[Ints, Ints, Ints]:
+    """Every hop of every block as a job: its link, the hop before, and the transfer. The longest ways choose last."""
+    away = distances(graph, sources).tolist()
+    into = incoming(graph)
+    blocks = [
+        (hops, source, destination, piece)
+        for piece in range(pieces)
+        for source, row in enumerate(away)
+        for destination, hops in enumerate(row)
+        if hops
     ]
-    for sign, position, negative_hops, chunk in moved:
-        if negative_hops < -1:
-            heappush(lanes[sign, (position + sign) % n], (negative_hops + 1, chunk))
-    return tuple(Transfer(position, (position + sign) % n, chunk) for sign, position, _, chunk in moved)
+    links: list[int] = []
+    after: list[int] = []
+    table: list[tuple[int, int, int]] = []
+    for _, source, destination, piece in sorted(blocks):
+        way = _way(away[source], into, loads, destination)
+        chunk = (int(sources[source]) * graph.num_positions + destination) * pieces + piece
+        before = NONE
+        for start, end, link in reversed(way):
+            links.append(link)
+            after.append(before)
+            table.append((start, end, chunk))
+            before = len(links) - 1
+    return np.array(links, np.int32), np.array(after, np.int32), np.array(table, np.int32).reshape(-1, 3)
 
 
-def _way(source: int, destination: int, piece: int, n: int, closed: bool) -> tuple[int, int]:
-    """Hops and direction (+1 or -1) of the shortest path; of two opposite pieces one goes each way."""
-    if not closed:
-        return abs(destination - source), 1 if destination > source else -1
-    forward = (destination - source) % n
-    if 2 * forward == n:
-        return forward, 1 if piece == 0 else -1
-    return (forward, 1) if 2 * forward < n else (n - forward, -1)
+def _way(
+    away: list[int], into: list[list[tuple[int, int]]], loads: Loads, destination: int
+) -> list[tuple[int, int, int]]:
+    """A shortest way from its end back to its start: (from, to, link) of each hop."""
+    way = []
+    position = destination
+    while away[position]:
+        steps = [step for step in into[position] if away[step[0]] == away[position] - 1]
+        candidates = [loads.link(*step) for step in steps]
+        chosen = loads.least(candidates)
+        loads.load[candidates[chosen]] += 1
+        way.append((steps[chosen][0], position, candidates[chosen]))
+        position = steps[chosen][0]
+    return way

@@ -17,7 +17,9 @@ from torchtpu_dist.collectives.reduction import SubPart, reduction_order
 from torchtpu_dist.collectives.schedule import Op
 from torchtpu_dist.errors import CollectiveError
 from torchtpu_dist.mesh.lane import walk_gbps_oneway
+from torchtpu_dist.mesh.network import Network
 from torchtpu_dist.mesh.slices import Slice
+from torchtpu_dist.mesh.torus import Torus
 from torchtpu_dist.mesh.walk import Walk
 
 SLICE_KEY = "TORCHTPU_SLICE"
@@ -27,7 +29,6 @@ COORDINATES_KEY = "TORCHTPU_COORDINATES"
 # Ops without a schedule of their own are priced as the op that moves at least as much.
 _SCHEDULED_AS = {
     **{op.value: op for op in Op},
-    "reduce": Op.ALL_REDUCE,
     "gather": Op.ALL_GATHER,
     "scatter": Op.BROADCAST,
     "barrier": Op.ALL_REDUCE,
@@ -58,7 +59,7 @@ class Placement:
 
     def additions(self, rank: int) -> tuple[SubPart, ...]:
         """In which order the result part of group rank ``rank`` is added; the leaves are *positions*."""
-        schedule = build_schedule(Op.REDUCE_SCATTER, self.num_ranks, self.closed)
+        schedule = build_schedule(Op.REDUCE_SCATTER, self._torus)
         return reduction_order(schedule, self.order.index(rank))
 
     def pricer(self) -> Callable[[str, int], float | None]:
@@ -67,9 +68,16 @@ class Placement:
 
     def _price(self, op: str, full_bytes: int) -> float | None:
         scheduled = _SCHEDULED_AS.get(op)
-        if self.link_gbps_oneway is None or scheduled is None:
+        if self.link_gbps_oneway is None or self.slice is None or scheduled is None:
             return None
-        return price(scheduled, full_bytes, self.num_ranks, self.closed, self.link_gbps_oneway, self.hops).time_us
+        # The groups beside a walk that takes every h-th chip share its links.
+        hops = max(self.hops, default=1)
+        rate = self.link_gbps_oneway / hops
+        return price(scheduled, full_bytes, Network(self.slice.generation.name, self._torus, (rate,), (hops,))).time_us
+
+    @property
+    def _torus(self) -> Torus:
+        return Torus((self.num_ranks,), (self.closed,))
 
 
 def place(global_ranks: Sequence[int]) -> Placement:

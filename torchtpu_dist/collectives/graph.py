@@ -1,0 +1,94 @@
+"""A torus as arrays: who is whose neighbour over which link, for code that looks at all chips at once."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from torchtpu_dist.mesh.torus import Torus
+
+Ints: TypeAlias = npt.NDArray[np.int32]
+
+NONE = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """The positions 0 .. n - 1 of ``torus`` (row-major) and its links, one entry for each direction.
+
+    The *port* ``2 * axis`` leads up along the axis, ``2 * axis + 1`` down; an axis of size 2 has only the port up, at
+    both of its ends. The link that leaves ``position`` by ``port`` has the number ``position * num_ports + port``.
+
+    Attributes:
+        neighbour: int32 ``(n, num_ports)``, the position at the other end of the link, or NONE.
+    """
+
+    torus: Torus
+    neighbour: Ints
+
+    @classmethod
+    def of(cls, torus: Torus) -> "Graph":
+        """The graph of ``torus``; the same object for the same torus."""
+        return _graph(torus)
+
+    @property
+    def num_positions(self) -> int:
+        return self.neighbour.shape[0]
+
+    @property
+    def num_ports(self) -> int:
+        return self.neighbour.shape[1]
+
+    def port(self, source: Ints, destination: Ints) -> Ints:
+        """The port by which each of ``source`` reaches each of ``destination``; NONE where they are no neighbours."""
+        found = np.full(np.shape(source), NONE, np.int32)
+        for port in range(self.num_ports):
+            found[self.neighbour[source, port] == destination] = port
+        return found
+
+    def translate(self, position: Ints, by: int) -> Ints:
+        """``position`` moved by the translation that takes position 0 to ``by`` (of a symmetric torus)."""
+        return _translations(self.torus, by)[position]
+
+
+@lru_cache(maxsize=256)
+def _graph(torus: Torus) -> Graph:
+    dims = len(torus.sides)
+    neighbour = np.full((torus.num_points, 2 * dims), NONE, np.int32)
+    points = coordinates(torus)
+    for axis in range(dims):
+        for port, sign in ((2 * axis, 1), (2 * axis + 1, -1)):
+            if torus.sides[axis] == 1 or (torus.sides[axis] == 2 and sign == -1):
+                continue
+            by = np.zeros(dims, np.int64)
+            by[axis] = sign
+            inside = (points[:, axis] + sign >= 0) & (points[:, axis] + sign < torus.sides[axis])
+            exists = inside | torus.wrap[axis] | (torus.sides[axis] == 2)
+            neighbour[exists, port] = numbers(torus, points[exists] + by)
+    neighbour.setflags(write=False)
+    return Graph(torus, neighbour)
+
+
+def coordinates(torus: Torus) -> npt.NDArray[np.int64]:
+    """``(n, dims)``: where each position is."""
+    grids = np.meshgrid(*(np.arange(side) for side in torus.sides), indexing="ij")
+    return np.stack([grid.ravel() for grid in grids], axis=1)
+
+
+def numbers(torus: Torus, points: npt.NDArray[np.int64]) -> Ints:
+    """The position of each of ``points`` ``(m, dims)``, which may lie beyond the wrap; :meth:`Torus.translate`."""
+    where = points.copy()
+    for axis, shift in enumerate(torus.twist):
+        if any(shift):
+            times, where[:, axis] = np.divmod(where[:, axis], torus.sides[axis])
+            where += times[:, None] * np.asarray(shift)
+    where %= np.asarray(torus.sides)
+    return np.ravel_multi_index(tuple(where.T), torus.sides).astype(np.int32)
+
+
+@lru_cache(maxsize=1024)
+def _translations(torus: Torus, by: int) -> Ints:
+    points = coordinates(torus)
+    return numbers(torus, points + points[by])

@@ -1,7 +1,7 @@
 """Links, distances and walks of the torus."""
 
 import random
-from collections import deque
+from collections import Counter, deque
 from math import prod
 
 import pytest
@@ -32,18 +32,115 @@ def test_links_neighbours_and_distances_are_one_graph(torus: Torus) -> None:
     assert len({frozenset(link) for link in links}) == len(links) == torus.num_links
     neighbours = {point: set(torus.neighbours(point)) for point in torus.points()}
     assert {frozenset((a, b)) for a in neighbours for b in neighbours[a]} == {frozenset(link) for link in links}
-    # Breadth-first search knows nothing of sides and wraps.
     start = next(iter(torus.points()))
-    found = {start: 0}
-    queue = deque([start])
+    assert searched(torus, start) == {point: torus.distance(start, point) for point in torus.points()}
+    assert torus.diameter == max(torus.distance(a, b) for a in torus.points() for b in torus.points())
+
+
+@st.composite
+def twisted_tori(draw: st.DrawFn) -> Torus:
+    """Tori with axes that shift others; axes of 3 points and more wrap, but for one in some of them."""
+    sides = tuple(draw(st.lists(st.integers(1, 5), min_size=2, max_size=3)))
+    wrap = tuple(side > 2 and (axis > 0 or draw(st.booleans())) for axis, side in enumerate(sides))
+    shifting = [closed and draw(st.booleans()) for closed in wrap]
+    return Torus(
+        sides,
+        wrap,
+        tuple(
+            tuple(
+                draw(st.integers(-4, 4)) if shifts and closed and not itself else 0
+                for closed, itself in zip(wrap, shifting, strict=True)
+            )
+            for shifts in shifting
+        ),
+    )
+
+
+def searched(torus: Torus, start: Coordinate) -> dict[Coordinate, int]:
+    """Distances from ``start`` by breadth-first search over ``links()`` alone."""
+    joined: dict[Coordinate, list[Coordinate]] = {point: [] for point in torus.points()}
+    for a, b in torus.links():
+        joined[a].append(b)
+        joined[b].append(a)
+    found, queue = {start: 0}, deque([start])
     while queue:
         here = queue.popleft()
-        for there in neighbours[here]:
+        for there in joined[here]:
             if there not in found:
                 found[there] = found[here] + 1
                 queue.append(there)
-    assert found == {point: torus.distance(start, point) for point in torus.points()}
-    assert torus.diameter == max(torus.distance(a, b) for a in torus.points() for b in torus.points())
+    return found
+
+
+@given(twisted_tori())
+@settings(max_examples=80, deadline=None)
+def test_a_twisted_torus_is_one_graph(torus: Torus) -> None:
+    points = list(torus.points())
+    ends = Counter(end for link in torus.links() for end in link)
+    assert len(torus.links()) == torus.num_links
+    assert all(ends[point] == len(torus.neighbours(point)) for point in points)
+    if torus.is_symmetric:
+        assert len(set(ends.values())) <= 1
+    distances = [(a, b, d) for a in points for b, d in searched(torus, a).items()]
+    assert all(torus.distance(a, b) == d for a, b, d in distances)
+    assert len(distances) == len(points) ** 2
+    assert torus.diameter == max(d for _, _, d in distances)
+    pairs = max(1, len(points) * (len(points) - 1))
+    assert torus.mean_hops == pytest.approx(sum(d for _, _, d in distances) / pairs, rel=1e-12)
+    for a in points:
+        for b in torus.neighbours(a):
+            assert a in torus.neighbours(b)
+
+
+@given(twisted_tori(), st.data())
+@settings(max_examples=80, deadline=None)
+def test_a_step_up_is_undone_by_a_step_down_and_translations_keep_links(torus: Torus, data: st.DataObject) -> None:
+    points = list(torus.points())
+    point, other = data.draw(st.sampled_from(points)), data.draw(st.sampled_from(points))
+    by = tuple(i if side <= 2 or wrap else 0 for i, side, wrap in zip(other, torus.sides, torus.wrap, strict=True))
+    for axis, side in enumerate(torus.sides):
+        if side == 2 or torus.wrap[axis]:
+            above = torus.step(point, axis, 1)
+            assert above is not None
+            assert torus.step(above, axis, 1 if side == 2 else -1) == point
+            moved = torus.step(torus.translate(point, by), axis, 1)
+            assert moved == torus.translate(above, by)
+
+
+@given(tori())
+@settings(max_examples=60, deadline=None)
+def test_mean_distance_is_over_all_pairs(torus: Torus) -> None:
+    points = list(torus.points())
+    total = sum(d for a in points for d in searched(torus, a).values())
+    assert torus.mean_hops == pytest.approx(total / max(1, len(points) * (len(points) - 1)), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "links", "plain", "twisted"),
+    [("v5p:4x4x8", 384, 8, 6), ("v4:8x4x4", 384, 8, 6), ("v4:4x8x8", 768, 10, 6), ("v4:8x4x8", 768, 10, 6)],
+)
+def test_twisted_slices_have_the_published_diameters(name: str, links: int, plain: int, twisted: int) -> None:
+    tori = Slice.parse(f"{name}_untwisted").torus(), Slice.parse(name).torus()
+    assert [torus.diameter for torus in tori] == [plain, twisted]
+    assert [torus.num_links for torus in tori] == [links, links]
+    assert tori[1].mean_hops < tori[0].mean_hops
+
+
+@pytest.mark.parametrize(
+    ("wrap", "twist", "message"),
+    [
+        ((True, False), ((0, 1), (0, 0)), "open or twisted itself"),
+        ((False, True), ((0, 1), (0, 0)), "axis 0 does not wrap"),
+        ((True, True), ((0, 1), (1, 0)), "open or twisted itself"),
+        ((True, True), ((1, 0), (0, 0)), "open or twisted itself"),
+        ((True, True), ((0, 1),), "expected 2 shifts of 2 numbers"),
+    ],
+)
+def test_twists_that_mean_nothing_are_refused(
+    wrap: tuple[bool, ...], twist: tuple[tuple[int, ...], ...], message: str
+) -> None:
+    with pytest.raises(SliceError, match=message):
+        Torus((4, 4), wrap, twist)
 
 
 def test_size_two_cannot_wrap() -> None:

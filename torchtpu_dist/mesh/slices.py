@@ -16,6 +16,7 @@ from math import prod
 
 from torchtpu_dist.errors import SliceError
 from torchtpu_dist.mesh import topologies
+from torchtpu_dist.mesh.bisection import bisection_links
 from torchtpu_dist.mesh.generations import GENERATIONS, Generation
 from torchtpu_dist.mesh.hosts import Host, hosts_of
 from torchtpu_dist.mesh.topologies import Topology
@@ -161,6 +162,14 @@ class Slice:
     def chip_torus(self) -> Torus:
         """The chips of one slice and their ICI links."""
         return Torus(self.topology, self.wrap, self._twist)
+
+    @property
+    def bisection_gbps(self) -> float:
+        """What the halves of one slice can send each other over ICI, one direction, 1e9 bytes a second.
+
+        By the cut of :func:`bisection_links`; 0.0 for a single chip, which has no links.
+        """
+        return float(bisection_links(self.chip_torus()) * self.generation.ici_link_gbps_oneway)
 
     @property
     def _twist(self) -> tuple[Topology, ...]:

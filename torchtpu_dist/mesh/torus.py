@@ -145,7 +145,7 @@ class Torus:
         self._check(a)
         self._check(b)
         if self.twist:
-            return self._from_origin[self.translate(b, tuple(-i for i in a))]
+            return self._twisted_distance(a, b)
         total = 0
         for i, j, side, wrap in zip(a, b, self.sides, self.wrap, strict=True):
             straight = abs(i - j)
@@ -165,14 +165,17 @@ class Torus:
         n = self.num_points
         if n == 1:
             return 0.0
+        total = 0
         if self.twist:
-            return sum(self._from_origin.values()) / (n - 1)
+            rings = prod(side for side, wrap in zip(self.sides, self.wrap, strict=True) if wrap)
+            total = rings * self._closed_total * (n // rings) ** 2
         # Along one axis, over all ordered pairs of its points: s * (s // 2) * ((s + 1) // 2) hops on a ring, and
         # (s - 1) s (s + 1) / 3 on a line.
-        total = 0
         for side, wrap in zip(self.sides, self.wrap, strict=True):
-            hops = side * (side // 2) * ((side + 1) // 2) if wrap else (side - 1) * side * (side + 1) // 3
-            total += hops * (n // side) ** 2
+            if not wrap:
+                total += (side - 1) * side * (side + 1) // 3 * (n // side) ** 2
+            elif not self.twist:
+                total += side * (side // 2) * ((side + 1) // 2) * (n // side) ** 2
         return total / (n * (n - 1))
 
     def sub(self, axes: Sequence[int]) -> "Torus":
@@ -202,9 +205,25 @@ class Torus:
                 f"expected {len(self.sides)} indices, each from 0 to its side - 1"
             )
 
+    def _twisted_distance(self, a: Coordinate, b: Coordinate) -> int:
+        """Every point sees the same rings; axes that do not wrap add their own straight way."""
+        apart = [j - i for i, j in zip(a, b, strict=True)]
+        straight = sum(abs(by) for by, wrap in zip(apart, self.wrap, strict=True) if not wrap)
+        around = [by if wrap else 0 for by, wrap in zip(apart, self.wrap, strict=True)]
+        return straight + self._from_origin[self.translate((0,) * len(self.sides), around)]
+
+    @cached_property
+    def _closed_total(self) -> int:
+        """The sum of the distances from the origin of all points that are reached over the axes that wrap."""
+        return sum(
+            distance
+            for point, distance in self._from_origin.items()
+            if not any(i for i, wrap in zip(point, self.wrap, strict=True) if not wrap)
+        )
+
     @cached_property
     def _from_origin(self) -> dict[Coordinate, int]:
-        """Distance of every point from the origin. On a twisted torus every point sees the same."""
+        """Distance of every point from the origin, which is a corner of the axes that do not wrap."""
         origin = (0,) * len(self.sides)
         found, waiting = {origin: 0}, deque([origin])
         while waiting:

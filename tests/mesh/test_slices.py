@@ -28,12 +28,17 @@ NAMES = {
     "v5p-12288": ((16, 16, 24), 6144, 6144, 1536, 4),
     "tpu7x-2": ((1, 1, 1), 1, 2, 1, 1),
     "tpu7x-8": ((2, 2, 1), 4, 8, 1, 4),
+    "tpu7x-16": ((2, 2, 2), 8, 16, 2, 4),
     "tpu7x-128": ((4, 4, 4), 64, 128, 16, 4),
+    "tpu7x-18432": ((16, 24, 24), 9216, 18432, 2304, 4),
+    "v4-8192": ((16, 16, 16), 4096, 4096, 1024, 4),
     "v5e-1": ((1, 1), 1, 1, 1, 1),
     "v5e-4": ((2, 2), 4, 4, 1, 4),
     "v5e-8": ((2, 4), 8, 8, 1, 8),
     "v5litepod-8": ((2, 4), 8, 8, 1, 8),
     "v5litepod-16": ((4, 4), 16, 16, 4, 4),
+    "v6e-1": ((1, 1), 1, 1, 1, 1),
+    "v6e-4": ((2, 2), 4, 4, 1, 4),
     "v6e-8": ((2, 4), 8, 8, 1, 8),
     "v6e-16": ((4, 4), 16, 16, 4, 4),
     "v6e-256": ((16, 16), 256, 256, 64, 4),
@@ -54,6 +59,34 @@ def test_name(name: str) -> None:
     assert Slice.parse(slice_.name) == slice_
 
 
+# Every shape that the documentation of Cloud TPU lists, and the largest ones built of cubes.
+SHAPES = {
+    "v5e": ["1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16"],
+    "v6e": ["1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16"],
+    "v4": ["2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x8x4", "8x4x4", "16x12x4", "12x12x12", "16x16x16", "4x4x256"],
+    "v5p": ["2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x12", "12x12x12", "16x16x24", "8x16x48"],
+    "tpu7x": ["1x1x1", "2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "12x12x12", "16x24x24", "8x32x36"],
+}
+NO_SHAPES = {
+    "v5e": ["1x2", "2x1", "1x4", "4x2", "2x8", "8x4", "16x8", "4x16", "16x32", "4x4x4", "4"],
+    "v6e": ["1x2", "1x8", "2x16", "16x16x1"],
+    "v4": ["1x1x1", "2x1x2", "4x2x2", "2x2x8", "4x4x6", "16x16x20", "4x4x260", "4x4"],
+    "v5p": ["1x1x1", "2x1x2", "4x4x2", "2x2x8", "4x8x4", "4x4x6", "16x20x24", "16x16x28", "4x4x4x4"],
+    "tpu7x": ["1x1x2", "1x2x2", "8x4x4", "4x4x10", "20x24x24", "24x24x20", "16x24x28"],
+}
+
+
+@pytest.mark.parametrize("generation", SHAPES)
+def test_shapes(generation: str) -> None:
+    for shape in SHAPES[generation]:
+        slice_ = Slice.parse(f"{generation}:{shape}")
+        assert "x".join(map(str, slice_.topology)) == shape
+        assert Slice.parse(slice_.name) == slice_
+    for shape in NO_SHAPES[generation]:
+        with pytest.raises(SliceError, match=f"no {generation} slice has this topology; nearest: {generation}"):
+            Slice.parse(f"{generation}:{shape}")
+
+
 def test_canonical_names() -> None:
     given = ["v5litepod-8", "v5p:2x2x2", "v5p:4x4x16", "v4:8x4x4", "v5p:4x4x8", "v5p:4x4x8_untwisted", "1*v5e-8"]
     expected = ["v5e-8", "v5p-16", "v5p:4x4x16", "v4:8x4x4", "v5p-256", "v5p-256_untwisted", "v5e-8"]
@@ -64,6 +97,9 @@ def test_multislice_counts_all_devices_and_one_slice_of_chips() -> None:
     slice_ = Slice.parse("2*v5p-16")
     assert (slice_.num_slices, slice_.num_chips, slice_.num_devices, slice_.num_hosts) == (2, 8, 16, 4)
     assert slice_.name == "2*v5p-16"
+    big = Slice.parse("4*v5p-128")
+    assert (big.num_slices, big.num_chips, big.num_devices, big.num_hosts) == (4, 64, 256, 64)
+    assert big.torus() == Slice.parse("v5p-128").torus()
 
 
 def test_wrap() -> None:
@@ -127,6 +163,12 @@ REFUSED = {
     "v5p-4": r"nearest: v5p-8 \(2x2x1\) \(recipe",
     "v5p-200": r"nearest: v5p-128 \(4x4x4\) and v5p-256 \(4x4x8\)",
     "v5e-12": r"no v5e slice has 12 chips \(the number counts chips\); nearest: v5e-8 \(2x4\) and v5e-16 \(4x4\)",
+    "v6e-2": r"no v6e slice has 2 chips .*; nearest: v6e-1 \(1x1\) and v6e-4 \(2x2\)",
+    "v5litepod-2": r"no v5e slice has 2 chips .*; nearest: v5e-1 \(1x1\) and v5e-4 \(2x2\)",
+    "v4-8256": r"nearest: v4-8192 \(16x16x16\) \(recipe",
+    "v5p-12416": r"nearest: v5p-12288 \(16x16x24\) \(recipe",
+    "tpu7x-18560": r"nearest: tpu7x-18432 \(16x24x24\) \(recipe",
+    "tpu7x-4": r"nearest: tpu7x-2 \(1x1x1\) and tpu7x-8 \(2x2x1\)",
     "v5e-512": r"nearest: v5e-256 \(16x16\) \(recipe",
     "v3-16": r"nearest: v3-8 \(2x2\) and v3-32 \(4x4\)",
     "v5e:4x2": r"no v5e slice has this topology; nearest: v5e:2x4; v5e slices are e\.g\. v5e-1 \(1x1\)",

@@ -66,7 +66,9 @@ def verify(schedule: Schedule) -> Proof:
     rate = capacities(schedule)
     for number, step in enumerate(schedule.steps):
         port = _check_transfers(schedule, graph, number, step)
-        link = port if schedule.symmetric else step.source * np.int64(graph.num_ports) + port
+        link = port.astype(np.int64)
+        if not schedule.symmetric:
+            link += step.source.astype(np.int64) * graph.num_ports
         carried = np.bincount(link, minlength=len(loads))
         if (carried > rate).any():
             _too_much(schedule, number, step, link, carried, rate)

@@ -1,8 +1,8 @@
 """A torus as arrays: who is whose neighbour over which link, for code that looks at all chips at once."""
 
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import TypeAlias
+from functools import cached_property, lru_cache
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +10,8 @@ import numpy.typing as npt
 from torchtpu_dist.mesh.torus import Torus
 
 Ints: TypeAlias = npt.NDArray[np.int32]
+Int64s: TypeAlias = npt.NDArray[np.int64]
+AnyInts: TypeAlias = npt.NDArray[np.signedinteger[Any]]
 
 NONE = -1
 
@@ -41,14 +43,14 @@ class Graph:
     def num_ports(self) -> int:
         return self.neighbour.shape[1]
 
-    def port(self, source: Ints, destination: Ints) -> Ints:
+    def port(self, source: AnyInts, destination: AnyInts) -> Ints:
         """The port by which each of ``source`` reaches each of ``destination``; NONE where they are no neighbours."""
         found = np.full(np.shape(source), NONE, np.int32)
         for port in range(self.num_ports):
             found[self.neighbour[source, port] == destination] = port
         return found
 
-    def translate(self, position: Ints, by: int) -> Ints:
+    def translate(self, position: AnyInts, by: int) -> Ints:
         """``position`` moved by the translation that takes position 0 to ``by`` (of a symmetric torus)."""
         return _translations(self.torus, by)[position]
 
@@ -77,7 +79,7 @@ def coordinates(torus: Torus) -> npt.NDArray[np.int64]:
     return np.stack([grid.ravel() for grid in grids], axis=1)
 
 
-def numbers(torus: Torus, points: npt.NDArray[np.int64]) -> Ints:
+def numbers(torus: Torus, points: AnyInts) -> Ints:
     """The position of each of ``points`` ``(m, dims)``, which may lie beyond the wrap; :meth:`Torus.translate`."""
     where = points.copy()
     for axis, shift in enumerate(torus.twist):
@@ -91,4 +93,6 @@ def numbers(torus: Torus, points: npt.NDArray[np.int64]) -> Ints:
 @lru_cache(maxsize=1024)
 def _translations(torus: Torus, by: int) -> Ints:
     points = coordinates(torus)
-    return numbers(torus, points + points[by])
+    moved = numbers(torus, points + points[by])
+    moved.setflags(write=False)
+    return moved

@@ -1,53 +1,109 @@
 """What each step of a schedule puts on the links."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from itertools import pairwise
+from math import lcm
 
 import numpy as np
-import numpy.typing as npt
 
 from torchtpu_dist.collectives.graph import NONE, Graph
+from torchtpu_dist.collectives.listing import Int64s, Listing
 from torchtpu_dist.collectives.schedule import Schedule
-from torchtpu_dist.errors import ScheduleError
 
 
-def step_loads(schedule: Schedule) -> Iterator[npt.NDArray[np.int64]]:
-    """Step by step the chunks on each link direction.
+@dataclass(frozen=True, eq=False)
+class LinkLoads:
+    """One entry for each step and link direction that carries something in it, by step and link.
 
-    For a symmetric schedule ``(num_ports,)``: all links that leave by one port carry the same. Otherwise
-    ``(num_ranks * num_ports,)`` by link number.
+    Links have the numbers of :class:`~torchtpu_dist.collectives.graph.Graph`; for a symmetric schedule those of
+    position 0, that is the ports: all links that leave by one port carry the same.
+
+    Attributes:
+        schedule: whose loads these are.
+        step, link: which.
+        chunks: how many chunks the link carries in the step.
+    """
+
+    schedule: Schedule
+    step: Int64s
+    link: Int64s
+    chunks: Int64s
+
+    @classmethod
+    def of(cls, listing: Listing) -> "LinkLoads":
+        """
+        Raises:
+            ScheduleError: a transfer between positions that are no neighbours.
+        """
+        schedule = listing.schedule
+        link = links(listing)
+        key, chunks = np.unique(listing.step * num_links(schedule) + link, return_counts=True)
+        step, link = np.divmod(key, num_links(schedule))
+        return cls(schedule, step, link, chunks)
+
+    @property
+    def capacity(self) -> Int64s:
+        """What the link of each entry can carry in a step."""
+        ports = 2 * len(self.schedule.torus.sides)
+        return np.repeat(np.array(self.schedule.capacity, np.int64), 2)[self.link % ports]
+
+    @property
+    def serial_steps(self) -> Fraction:
+        """How long the links are waited for, in full steps: each step lasts as its busiest link needs."""
+        if not len(self.step):
+            return Fraction(0)
+        whole = lcm(*self.schedule.capacity)
+        needed = self.chunks * (whole // self.capacity)  # exact: in 1/whole of a step
+        starts = np.flatnonzero(np.diff(self.step, prepend=-1))
+        return Fraction(int(np.maximum.reduceat(needed, starts).sum()), whole)
+
+    @property
+    def total(self) -> Int64s:
+        """Chunks over each link direction in all steps, ``(num_links,)``."""
+        total = np.zeros(num_links(self.schedule), np.int64)
+        np.add.at(total, self.link, self.chunks)
+        return total
+
+
+def links(listing: Listing) -> Int64s:
+    """The number of the link of each transfer, as in :class:`LinkLoads`.
 
     Raises:
         ScheduleError: a transfer between positions that are no neighbours.
     """
-    graph = Graph.of(schedule.torus)
-    size = graph.num_ports * (1 if schedule.symmetric else graph.num_positions)
-    for number, step in enumerate(schedule.steps):
-        port = graph.port(step.source, step.destination)
-        if len(port) and port.min() == NONE:
-            first = int(np.flatnonzero(port == NONE)[0])
-            raise ScheduleError(
-                f"{schedule.op} ({schedule.algorithm}, {schedule.num_ranks} positions), step {number}: "
-                f"{step.source[first]} and {step.destination[first]} are not neighbours"
-            )
-        link = port if schedule.symmetric else step.source.astype(np.int64) * graph.num_ports + port
-        yield np.bincount(link, minlength=size)
+    schedule, graph = listing.schedule, Graph.of(listing.schedule.torus)
+    inside = np.ones(len(listing.source), bool)
+    for end in (listing.source, listing.destination):
+        inside &= (end >= 0) & (end < schedule.num_ranks)
+    listing.refuse_any(~inside, f"no such position, expected 0..{schedule.num_ranks - 1}")
+    port = graph.port(listing.source, listing.destination)
+    listing.refuse_any(port == NONE, "these are not neighbours")
+    return port.astype(np.int64) if schedule.symmetric else listing.source * graph.num_ports + port
 
 
-def capacities(schedule: Schedule) -> npt.NDArray[np.int64]:
-    """The capacity of each link, in the order of :func:`step_loads`."""
-    by_port = np.repeat(np.array(schedule.capacity, np.int64), 2)
-    return by_port if schedule.symmetric else np.tile(by_port, schedule.num_ranks)
+def num_links(schedule: Schedule) -> int:
+    """How many numbers of links there are in :class:`LinkLoads`, whether or not the link exists."""
+    return 2 * len(schedule.torus.sides) * (1 if schedule.symmetric else schedule.num_ranks)
+
+
+def step_loads(schedule: Schedule) -> Iterator[Int64s]:
+    """Step by step the chunks on each link direction, ``(num_links,)``.
+
+    Raises:
+        ScheduleError: a transfer between positions that are no neighbours.
+    """
+    loads = LinkLoads.of(Listing.of(schedule))
+    cuts = np.searchsorted(loads.step, np.arange(schedule.num_steps + 1))
+    for start, stop in pairwise(cuts):
+        load = np.zeros(num_links(schedule), np.int64)
+        load[loads.link[start:stop]] = loads.chunks[start:stop]
+        yield load
 
 
 @lru_cache(maxsize=512)
 def serial_steps(schedule: Schedule) -> Fraction:
-    """How long the links are waited for, in full steps: each step lasts as its busiest link needs."""
-    total, rate = Fraction(0), capacities(schedule)
-    for load in step_loads(schedule):
-        busy = np.flatnonzero(load)
-        if len(busy):
-            worst = busy[np.argmax(load[busy] / rate[busy])]
-            total += Fraction(int(load[worst]), int(rate[worst]))
-    return total
+    """:attr:`LinkLoads.serial_steps` of ``schedule``."""
+    return LinkLoads.of(Listing.of(schedule)).serial_steps

@@ -1,0 +1,174 @@
+"""What the positions hold while a schedule runs.
+
+A contribution is a bit, so what a position holds of a chunk is exact and nothing is ever counted twice unseen.
+:class:`Sums` keeps such sets for every position and chunk; of an all-to-all each block exists only once, and
+:class:`Blocks` keeps where it is. All transfers of a step are done at once as arrays.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from torchtpu_dist.collectives.listing import Bools, Int64s, Listing, described, name
+from torchtpu_dist.collectives.schedule import Op, Schedule
+from torchtpu_dist.errors import ScheduleError
+
+Words = npt.NDArray[np.uint64]
+
+_WORD = 64
+_NOTHING_THERE = "the source holds nothing of this chunk when the step begins"
+
+
+class Sums:
+    """Who holds which contributions of which chunk: bits packed into words, ``(chunks * n, words)``.
+
+    A chunk that one position contributes, and nobody adds to, needs a single bit: it is there or not.
+    """
+
+    def __init__(self, listing: Listing) -> None:
+        self._listing = listing
+        self._schedule = schedule = listing.schedule
+        self._chunks = listed_chunks(schedule)
+        n = schedule.num_ranks
+        if schedule.op.reduces:
+            position = np.tile(np.arange(n), self._chunks)
+            self._held = np.zeros((self._chunks * n, -(-n // _WORD)), np.uint64)
+            self._held[np.arange(len(position)), position // _WORD] = np.uint64(1) << (position % _WORD).astype(
+                np.uint64
+            )
+            self._all = np.bitwise_or.reduce(self._held[:n], axis=0)
+        else:
+            chunk = np.arange(self._chunks)
+            owner = chunk // schedule.pieces if schedule.op is Op.ALL_GATHER else schedule.root
+            self._held = np.zeros((self._chunks * n, 1), np.uint64)
+            self._held[chunk * n + owner] = 1
+            self._all = np.ones(1, np.uint64)
+        self._last = np.zeros(self._chunks * n, np.int64)
+
+    def run(self, number: int) -> None:
+        """Do step ``number``: all transfers read what their sources held when it began, then they write in turn."""
+        listing, n = self._listing, self._schedule.num_ranks
+        first, stop = listing.starts[number : number + 2].tolist()
+        place = listing.chunk[first:stop] * n
+        target = place + listing.destination[first:stop]
+        sent = self._held[place + listing.source[first:stop]]
+        listing.refuse_any(~sent.any(axis=1), _NOTHING_THERE, first)
+        again = repeated(target, self._last)
+        if not self._schedule.steps[number].reduce:
+            listing.refuse_any(again, "another transfer of this step copies the chunk to the same destination", first)
+            self._copy(first, target, sent)
+        elif again.any():
+            for turn in _turns(target):
+                self._add(first + turn, target[turn], sent[turn])
+        else:
+            self._add(np.arange(first, stop), target, sent)
+
+    def _add(self, transfer: Int64s, target: Int64s, sent: Words) -> None:
+        here = self._held[target]
+        empty = ~here.any(axis=1)
+        if empty.any():
+            self._listing.refuse(
+                int(transfer[np.argmax(empty)]), "adds to a destination that holds nothing of this chunk"
+            )
+        both = here & sent
+        twice = both.any(axis=1)
+        if twice.any():
+            worst = int(np.argmax(twice))
+            self._listing.refuse(int(transfer[worst]), f"adds {self._named(both[worst])} a second time")
+        self._held[target] = here | sent
+
+    def _copy(self, first: int, target: Int64s, sent: Words) -> None:
+        here = self._held[target]
+        lost = here & ~sent
+        loses = lost.any(axis=1)
+        if loses.any():
+            worst = int(np.argmax(loses))
+            self._listing.refuse(first + worst, f"overwrites {self._named(lost[worst])}")
+        self._listing.refuse_any((here == sent).all(axis=1), "the destination holds all of this already", first)
+        self._held[target] = sent
+
+    def check_end(self) -> None:
+        """Every receiver must hold every contribution."""
+        schedule, n = self._schedule, self._schedule.num_ranks
+        wrong = (self._held != self._all).any(axis=1).reshape(self._chunks, n)
+        if len(schedule.receivers(0)) < n:
+            chunk = np.arange(self._chunks)
+            receiver = schedule.root if schedule.op is Op.REDUCE else chunk // schedule.pieces
+            elsewhere = np.ones_like(wrong)
+            elsewhere[chunk, receiver] = False
+            wrong &= ~elsewhere
+        if wrong.any():
+            chunk_, position = divmod(int(np.argmax(wrong)), n)
+            raise ScheduleError(
+                f"{name(schedule)}, at the end: position {position} holds "
+                f"{self._named(self._held[chunk_ * n + position])} of {described(schedule, chunk_)}, expected "
+                f"{self._named(self._all)}"
+            )
+
+    def _named(self, words: Words) -> str:
+        """What is held, in words: for sums the positions whose contributions are in it, in ranges."""
+        if not words.any():
+            return "nothing"
+        if not self._schedule.op.reduces:
+            return "the whole"
+        bits = np.unpackbits(words.astype("<u8").view(np.uint8), bitorder="little")
+        edges = np.flatnonzero(np.diff(bits, prepend=0, append=0) % 2).reshape(-1, 2).tolist()
+        runs = [str(start) if stop == start + 1 else f"{start}..{stop - 1}" for start, stop in edges]
+        return "the contributions {" + ", ".join(runs) + "}"
+
+
+class Blocks:
+    """Where each block of an all-to-all is: it has one source and one destination, and moves along one way."""
+
+    def __init__(self, listing: Listing) -> None:
+        self._listing = listing
+        self._schedule = listing.schedule
+        chunks = listed_chunks(listing.schedule)
+        self._at, self._destination = np.divmod(np.arange(chunks) // self._schedule.pieces, self._schedule.num_ranks)
+        self._last = np.zeros(chunks, np.int64)
+
+    def run(self, number: int) -> None:
+        """Do step ``number``."""
+        listing = self._listing
+        first, stop = listing.starts[number : number + 2].tolist()
+        chunk = listing.chunk[first:stop]
+        if self._schedule.steps[number].reduce:
+            listing.refuse(first, "adds to a destination that holds nothing of this chunk")
+        listing.refuse_any(repeated(chunk, self._last), "the chunk makes two hops in one step", first)
+        listing.refuse_any(self._at[chunk] != listing.source[first:stop], _NOTHING_THERE, first)
+        listing.refuse_any(self._at[chunk] == self._destination[chunk], "the chunk has arrived already", first)
+        self._at[chunk] = listing.destination[first:stop]
+
+    def check_end(self) -> None:
+        """Every block must be where it belongs."""
+        lost = self._at != self._destination
+        if lost.any():
+            chunk = int(np.argmax(lost))
+            raise ScheduleError(
+                f"{name(self._schedule)}, at the end: {described(self._schedule, chunk)} is at position "
+                f"{self._at[chunk]}, expected {self._destination[chunk]}"
+            )
+
+
+def listed_chunks(schedule: Schedule) -> int:
+    """Chunks whose transfers are listed, from 0: all of them, or those of part 0 (source 0) of a symmetric schedule."""
+    if not schedule.symmetric:
+        return schedule.num_chunks
+    return schedule.chunks_in_full if schedule.op is Op.ALL_TO_ALL else schedule.pieces
+
+
+def repeated(keys: Int64s, scratch: Int64s) -> Bools:
+    """Which of ``keys`` are in the list once more: all but one of each. ``scratch`` has an entry for every key."""
+    order = np.arange(len(keys))
+    scratch[keys] = order
+    return scratch[keys] != order
+
+
+def _turns(target: Int64s) -> list[Int64s]:
+    """The indices of ``target`` in groups without a repeated target, in order."""
+    left = np.arange(len(target))
+    turns = []
+    while len(left):
+        first = np.sort(np.unique(target[left], return_index=True)[1])
+        turns.append(left[first])
+        left = np.delete(left, first)
+    return turns

@@ -1,27 +1,29 @@
 """What a collective costs: the one cost model of planner, simulator, emulator and reports.
 
-A price is read off the schedule, never off a formula of its own: the latency of its longest chain of hops, plus the
-bytes of the busiest link of each step over the link's rate, summed over the steps. The published closed forms are what
-the tests compare with.
+::
+
+    time = fixed + latency + transfer + DCN
+    fixed     starting an operation of a compiled program
+    latency   the longest chain of hops: the first one, and less for each further one
+    transfer  of every step the bytes of its busiest link over that link's rate, summed over the steps
+    DCN       between slices: messages one after the other, and bytes over each position's share of DCN
+
+A price is read off the schedules of a plan, never off a formula of its own; the published closed forms are what the
+tests compare with. What groups side by side take from each other is in the rates of the
+:class:`~torchtpu_dist.mesh.network.Network`. The constants, each with its source, are in
+:mod:`torchtpu_dist.collectives.constants`. Not in the model: what a chip does itself (adding, copying into place), and
+how evenly the chips arrive. docs/validation.md compares with measurements.
 """
 
 from dataclasses import dataclass
 from functools import lru_cache
 
-from torchtpu_dist.collectives.algorithms import build_schedule
 from torchtpu_dist.collectives.bounds import least_steps
-from torchtpu_dist.collectives.latency import critical_hops
-from torchtpu_dist.collectives.loads import serial_steps
+from torchtpu_dist.collectives.choose import profiles
+from torchtpu_dist.collectives.plan import Plan
 from torchtpu_dist.collectives.schedule import Op
 from torchtpu_dist.errors import ScheduleError
 from torchtpu_dist.mesh.network import Network
-from torchtpu_dist.mesh.torus import Torus
-
-FIRST_HOP_US = 1.4
-"""A 4 KiB remote DMA to a neighbour, measured on v6e (1.43 us). Taken for every generation, as no other is public."""
-
-FURTHER_HOP_US = 0.6
-"""Each further hop of such a DMA, measured on v6e. Taken for every generation."""
 
 
 @dataclass(frozen=True)
@@ -29,69 +31,104 @@ class Price:
     """The predicted cost of one collective.
 
     Attributes:
-        time_us: ``latency_us + transfer_us``.
-        latency_us: what a message of no bytes costs.
-        transfer_us: what the bytes add.
-        num_steps: steps of the schedule.
-        bound_us: the least that the bytes can take on these links, whatever the schedule; no latency.
-        algorithm: name of the schedule's algorithm.
+        op: the collective.
+        full_bytes: bytes of its full array, as :func:`price` counts them.
+        num_ranks: positions of the group.
+        algorithm: name of the plan.
+        why: in words, why this one.
+        plan: the schedules that are run.
+        num_steps: steps of all of them.
+        time_us: ``fixed_us + latency_us + transfer_us + dcn_us``.
+        fixed_us: starting the operation; a bare remote DMA does not pay it.
+        latency_us: waiting for hops over ICI.
+        transfer_us: waiting for bytes over ICI.
+        dcn_us: waiting for messages and bytes over DCN; 0.0 inside one slice.
+        bound_us: the least that the bytes can take, whatever the schedule; nothing fixed, no latency.
+        link_utilisation: bytes over all ICI links of the group over what they could carry in ``time_us``; 0 to 1.
+        alternatives: (algorithm, time_us) of all other plans, fastest first.
     """
 
+    op: Op
+    full_bytes: int
+    num_ranks: int
+    algorithm: str
+    why: str
+    plan: Plan
+    num_steps: int
     time_us: float
+    fixed_us: float
     latency_us: float
     transfer_us: float
-    num_steps: int
+    dcn_us: float
     bound_us: float
-    algorithm: str
+    link_utilisation: float
+    alternatives: tuple[tuple[str, float], ...]
+
+    @property
+    def algbw_gbps(self) -> float:
+        """``full_bytes`` over the time, 1e9 bytes a second; 0.0 when nothing takes any time."""
+        return self.full_bytes / self.time_us / 1e3 if self.time_us else 0.0
+
+    @property
+    def busbw_gbps(self) -> float:
+        """:attr:`algbw_gbps` times the share of the array that has to move, as the NCCL tests count it.
+
+        ``2 (n - 1) / n`` for all_reduce, ``(n - 1) / n`` for all_gather, reduce_scatter and all_to_all, else 1.
+        """
+        moved = (self.num_ranks - 1) / self.num_ranks
+        factor = 2 * moved if self.op is Op.ALL_REDUCE else 1.0 if self.op.has_root else moved
+        return factor * self.algbw_gbps
 
 
-@dataclass(frozen=True)
-class _Profile:
-    """A schedule without its bytes: seconds for each byte of the full array are ``steps / chunks`` over the rate."""
-
-    num_steps: int
-    hops: int
-    steps_by_chunk: float
-    bound_by_chunk: float
-    algorithm: str
-
-
-def price(op: Op, full_bytes: int, network: Network, root: int = 0) -> Price:
+def price(op: Op, full_bytes: int, network: Network, root: int = 0, algorithm: str = "auto") -> Price:
     """Price one collective of the group that ``network`` joins.
 
-    O(1) after the first call for the same op and network but for ``full_bytes``.
+    O(1) after the first call for the same op, network and root.
 
     Args:
         full_bytes: bytes of the gathered array for all_gather; of the input for all_reduce, reduce_scatter, broadcast
             and reduce; of what each position holds for all_to_all.
         root: the position that broadcasts or receives.
+        algorithm: ``auto``: the plan that is cheapest for so many bytes; or the name of one.
 
     Raises:
-        ScheduleError: negative bytes, or several slices.
+        ScheduleError: negative bytes, a root that is no position, or an algorithm that there is not for this group.
     """
     if full_bytes < 0:
         raise ScheduleError(f"cannot price {op}: got {full_bytes} bytes, expected 0 or more")
-    profile = _profile(op, network.torus, network.capacity, network.hops, root)
-    bytes_us = full_bytes / (network.unit_gbps * 1e3)
-    latency_us = FIRST_HOP_US + FURTHER_HOP_US * (profile.hops - 1) if profile.hops else 0.0
-    transfer_us = profile.steps_by_chunk * bytes_us
+    op = Op(op)
+    ranked = sorted(profiles(op, network, root if op.has_root else 0), key=lambda profile: profile.time_us(full_bytes))
+    chosen = ranked[0]
+    if algorithm != "auto":
+        named = [profile for profile in ranked if profile.plan.algorithm == algorithm]
+        if not named:
+            known = ", ".join(sorted(profile.plan.algorithm for profile in ranked))
+            raise ScheduleError(f"{op} has no algorithm {algorithm!r} on this group: expected auto or one of {known}")
+        chosen = named[0]
+    time_us = chosen.time_us(full_bytes)
     return Price(
-        time_us=latency_us + transfer_us,
-        latency_us=latency_us,
-        transfer_us=transfer_us,
-        num_steps=profile.num_steps,
-        bound_us=profile.bound_by_chunk * bytes_us,
-        algorithm=profile.algorithm,
+        op=op,
+        full_bytes=full_bytes,
+        num_ranks=network.num_ranks,
+        algorithm=chosen.plan.algorithm,
+        why="",
+        plan=chosen.plan,
+        num_steps=chosen.plan.num_steps,
+        time_us=time_us,
+        fixed_us=chosen.fixed_us,
+        latency_us=chosen.latency_us,
+        transfer_us=chosen.transfer_by_byte * full_bytes,
+        dcn_us=chosen.dcn_latency_us + chosen.dcn_by_byte * full_bytes,
+        bound_us=_bound_by_byte(op, network) * full_bytes,
+        link_utilisation=chosen.use_by_byte * full_bytes / time_us if time_us else 0.0,
+        alternatives=tuple(
+            (profile.plan.algorithm, profile.time_us(full_bytes)) for profile in ranked if profile is not chosen
+        ),
     )
 
 
 @lru_cache(maxsize=4096)
-def _profile(op: Op, torus: Torus, capacity: tuple[int, ...], hops: tuple[int, ...], root: int) -> _Profile:
-    schedule = build_schedule(op, torus, capacity, root)
-    return _Profile(
-        num_steps=schedule.num_steps,
-        hops=critical_hops(schedule, hops),
-        steps_by_chunk=float(serial_steps(schedule) / schedule.chunks_in_full),
-        bound_by_chunk=float(least_steps(op, torus, capacity, schedule.pieces) / schedule.chunks_in_full),
-        algorithm=schedule.algorithm,
-    )
+def _bound_by_byte(op: Op, network: Network) -> float:
+    """Microseconds for each byte of the full array."""
+    parts = 1 if op.has_root else network.num_ranks
+    return float(least_steps(op, network.torus, network.capacity, 1)) / parts / (network.unit_gbps * 1e3)

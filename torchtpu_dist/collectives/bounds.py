@@ -60,7 +60,7 @@ def _ends(torus: Torus, axis: int) -> int:
 
 
 def _middles(torus: Torus, capacity: tuple[int, ...]) -> Iterator[Fraction]:
-    """For each untwisted axis the load of a link in its middle: on a ring evenly spread shortest paths are the least."""
+    """The load of a link in the middle of each untwisted axis: on a ring evenly spread shortest paths are the least."""
     for axis, side in enumerate(torus.sides):
         if not (torus.twist and any(any(shift) for shift in torus.twist)):
             across = Fraction(torus.num_points // side * (side // 2) * ((side + 1) // 2), capacity[axis])

@@ -50,8 +50,36 @@ class Graph:
             found[self.neighbour[source, port] == destination] = port
         return found
 
+    @cached_property
+    def translations(self) -> Ints:
+        """Where position 0 goes in each translation that maps links to links: those along the *even* axes.
+
+        An axis is even if every point sees the same along it: it wraps, or is a single link or point. The others are
+        lines of three and more, whose ends differ from their middle. Where all axes are even
+        (:attr:`Torus.is_symmetric`) these are all the positions, where none is position 0 alone.
+        """
+        lines = [axis for axis, even in enumerate(self._even) if not even]
+        return np.flatnonzero((coordinates(self.torus)[:, lines] == 0).all(axis=1)).astype(np.int32)
+
+    @cached_property
+    def bases(self) -> Ints:
+        """The positions at 0 of every even axis: one of each *orbit*, the positions that translations take it to."""
+        even = [axis for axis, even in enumerate(self._even) if even]
+        return np.flatnonzero((coordinates(self.torus)[:, even] == 0).all(axis=1)).astype(np.int32)
+
+    @cached_property
+    def orbit(self) -> Ints:
+        """``(n,)``: the index in :attr:`bases` of the base that each position is a translate of."""
+        lines = [1 if even else side for even, side in zip(self._even, self.torus.sides, strict=True)]
+        places = np.minimum(coordinates(self.torus), np.array(lines) - 1)
+        return np.ravel_multi_index(tuple(places.T), lines).astype(np.int32)
+
+    @property
+    def _even(self) -> list[bool]:
+        return [wrap or side <= 2 for side, wrap in zip(self.torus.sides, self.torus.wrap, strict=True)]
+
     def translate(self, position: AnyInts, by: int) -> Ints:
-        """``position`` moved by the translation that takes position 0 to ``by`` (of a symmetric torus)."""
+        """``position`` moved by the translation that takes position 0 to ``by``, one of :attr:`translations`."""
         return _translations(self.torus, by)[position]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from torchtpu_dist.collectives.listing import Bools, Int64s, Listing, described, name
-from torchtpu_dist.collectives.schedule import Op, Schedule
+from torchtpu_dist.collectives.schedule import Op
 from torchtpu_dist.errors import ScheduleError
 
 Words = npt.NDArray[np.uint64]
@@ -27,8 +27,8 @@ class Sums:
     def __init__(self, listing: Listing) -> None:
         self._listing = listing
         self._schedule = schedule = listing.schedule
-        self._chunks = listed_chunks(schedule)
-        n = schedule.num_ranks
+        self._chunks, n = schedule.num_listed, schedule.num_ranks
+        self._place = schedule.place_in_listed(listing.chunk) * n
         if schedule.op.reduces:
             position = np.tile(np.arange(n), self._chunks)
             self._held = np.zeros((self._chunks * n, -(-n // _WORD)), np.uint64)
@@ -37,18 +37,17 @@ class Sums:
             )
             self._all = np.bitwise_or.reduce(self._held[:n], axis=0)
         else:
-            chunk = np.arange(self._chunks)
-            owner = chunk // schedule.pieces if schedule.op is Op.ALL_GATHER else schedule.root
+            owner = schedule.listed // schedule.pieces if schedule.op is Op.ALL_GATHER else schedule.root
             self._held = np.zeros((self._chunks * n, 1), np.uint64)
-            self._held[chunk * n + owner] = 1
+            self._held[np.arange(self._chunks) * n + owner] = 1
             self._all = np.ones(1, np.uint64)
         self._last = np.zeros(self._chunks * n, np.int64)
 
     def run(self, number: int) -> None:
         """Do step ``number``: all transfers read what their sources held when it began, then they write in turn."""
-        listing, n = self._listing, self._schedule.num_ranks
+        listing = self._listing
         first, stop = listing.starts[number : number + 2].tolist()
-        place = listing.chunk[first:stop] * n
+        place = self._place[first:stop]
         target = place + listing.destination[first:stop]
         sent = self._held[place + listing.source[first:stop]]
         listing.refuse_any(~sent.any(axis=1), _NOTHING_THERE, first)
@@ -91,17 +90,16 @@ class Sums:
         schedule, n = self._schedule, self._schedule.num_ranks
         wrong = (self._held != self._all).any(axis=1).reshape(self._chunks, n)
         if len(schedule.receivers(0)) < n:
-            chunk = np.arange(self._chunks)
-            receiver = schedule.root if schedule.op is Op.REDUCE else chunk // schedule.pieces
+            receiver = schedule.root if schedule.op is Op.REDUCE else schedule.listed // schedule.pieces
             elsewhere = np.ones_like(wrong)
-            elsewhere[chunk, receiver] = False
+            elsewhere[np.arange(self._chunks), receiver] = False
             wrong &= ~elsewhere
         if wrong.any():
-            chunk_, position = divmod(int(np.argmax(wrong)), n)
+            place, position = divmod(int(np.argmax(wrong)), n)
             raise ScheduleError(
                 f"{name(schedule)}, at the end: position {position} holds "
-                f"{self._named(self._held[chunk_ * n + position])} of {described(schedule, chunk_)}, expected "
-                f"{self._named(self._all)}"
+                f"{self._named(self._held[place * n + position])} of {described(schedule, int(schedule.listed[place]))}"
+                f", expected {self._named(self._all)}"
             )
 
     def _named(self, words: Words) -> str:
@@ -122,38 +120,33 @@ class Blocks:
     def __init__(self, listing: Listing) -> None:
         self._listing = listing
         self._schedule = listing.schedule
-        chunks = listed_chunks(listing.schedule)
-        self._at, self._destination = np.divmod(np.arange(chunks) // self._schedule.pieces, self._schedule.num_ranks)
-        self._last = np.zeros(chunks, np.int64)
+        block = self._schedule.listed // self._schedule.pieces
+        self._at, self._destination = np.divmod(block, self._schedule.num_ranks)
+        self._place = self._schedule.place_in_listed(listing.chunk)
+        self._last = np.zeros(len(block), np.int64)
 
     def run(self, number: int) -> None:
         """Do step ``number``."""
         listing = self._listing
         first, stop = listing.starts[number : number + 2].tolist()
-        chunk = listing.chunk[first:stop]
+        block = self._place[first:stop]
         if self._schedule.steps[number].reduce:
             listing.refuse(first, "adds to a destination that holds nothing of this chunk")
-        listing.refuse_any(repeated(chunk, self._last), "the chunk makes two hops in one step", first)
-        listing.refuse_any(self._at[chunk] != listing.source[first:stop], _NOTHING_THERE, first)
-        listing.refuse_any(self._at[chunk] == self._destination[chunk], "the chunk has arrived already", first)
-        self._at[chunk] = listing.destination[first:stop]
+        listing.refuse_any(repeated(block, self._last), "the chunk makes two hops in one step", first)
+        listing.refuse_any(self._at[block] != listing.source[first:stop], _NOTHING_THERE, first)
+        listing.refuse_any(self._at[block] == self._destination[block], "the chunk has arrived already", first)
+        self._at[block] = listing.destination[first:stop]
 
     def check_end(self) -> None:
         """Every block must be where it belongs."""
         lost = self._at != self._destination
         if lost.any():
-            chunk = int(np.argmax(lost))
+            place = int(np.argmax(lost))
+            what = described(self._schedule, int(self._schedule.listed[place]))
             raise ScheduleError(
-                f"{name(self._schedule)}, at the end: {described(self._schedule, chunk)} is at position "
-                f"{self._at[chunk]}, expected {self._destination[chunk]}"
+                f"{name(self._schedule)}, at the end: {what} is at position "
+                f"{self._at[place]}, expected {self._destination[place]}"
             )
-
-
-def listed_chunks(schedule: Schedule) -> int:
-    """Chunks whose transfers are listed, from 0: all of them, or those of part 0 (source 0) of a symmetric schedule."""
-    if not schedule.symmetric:
-        return schedule.num_chunks
-    return schedule.chunks_in_full if schedule.op is Op.ALL_TO_ALL else schedule.pieces
 
 
 def repeated(keys: Int64s, scratch: Int64s) -> Bools:

@@ -16,17 +16,15 @@ def critical_hops(schedule: Schedule, hops: tuple[int, ...]) -> int:
         return 0
     graph = Graph.of(schedule.torus)
     by_port = np.repeat(np.array(hops, np.int32), 2)
-    if schedule.op is Op.ALL_TO_ALL:  # a block moves along one way
-        chunks = schedule.chunks_in_full if schedule.symmetric else schedule.num_chunks
-        made = np.zeros(chunks, np.int32)
-        for step in schedule.steps:
-            made[step.chunk] += by_port[graph.port(step.source, step.destination)]
-        return int(made.max())
     n = schedule.num_ranks
-    chunks = schedule.pieces if schedule.symmetric else schedule.num_chunks
-    made = np.zeros(chunks * n, np.int32)
+    stays = schedule.op is Op.ALL_TO_ALL  # a block moves along one way: what it has made, wherever it is
+    made = np.zeros(schedule.num_listed * (1 if stays else n), np.int32)
     for step in schedule.steps:
-        start = step.chunk * np.int64(n)
-        arrived = made[start + step.source] + by_port[graph.port(step.source, step.destination)]
-        np.maximum.at(made, start + step.destination, arrived)
+        further = by_port[graph.port(step.source, step.destination)]
+        chunk = schedule.place_in_listed(step.chunk)
+        if stays:
+            made[chunk] += further
+        else:
+            start = chunk * np.int64(n)
+            np.maximum.at(made, start + step.destination, made[start + step.source] + further)
     return int(made.max())

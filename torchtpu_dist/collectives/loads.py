@@ -18,8 +18,8 @@ from torchtpu_dist.collectives.schedule import Schedule
 class LinkLoads:
     """One entry for each step and link direction that carries something in it, by step and link.
 
-    Links have the numbers of :class:`~torchtpu_dist.collectives.graph.Graph`; for a symmetric schedule those of
-    position 0, that is the ports: all links that leave by one port carry the same.
+    Links have the numbers of :class:`~torchtpu_dist.collectives.graph.Graph`; for a symmetric schedule
+    ``orbit * num_ports + port``: all links that leave the positions of one orbit by one port carry the same.
 
     Attributes:
         schedule: whose loads these are.
@@ -81,12 +81,14 @@ def links(listing: Listing) -> Int64s:
     listing.refuse_any(~inside, f"no such position, expected 0..{schedule.num_ranks - 1}")
     port = graph.port(listing.source, listing.destination)
     listing.refuse_any(port == NONE, "these are not neighbours")
-    return port.astype(np.int64) if schedule.symmetric else listing.source * graph.num_ports + port
+    start = graph.orbit[listing.source].astype(np.int64) if schedule.symmetric else listing.source
+    return start * graph.num_ports + port
 
 
 def num_links(schedule: Schedule) -> int:
     """How many numbers of links there are in :class:`LinkLoads`, whether or not the link exists."""
-    return 2 * len(schedule.torus.sides) * (1 if schedule.symmetric else schedule.num_ranks)
+    graph = Graph.of(schedule.torus)
+    return graph.num_ports * (len(graph.bases) if schedule.symmetric else graph.num_positions)
 
 
 def step_loads(schedule: Schedule) -> Iterator[Int64s]:

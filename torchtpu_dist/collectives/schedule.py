@@ -33,11 +33,12 @@ step a link direction carries ``capacity[axis]`` chunks at most. A step is a slo
 link sends its chunks one slot after the other without a pause, and only a chunk's own hops one after the other cost
 latency.
 
-**Symmetric schedules.** On a torus where every axis wraps or is a single link, every position sees the same, and every
-position does the same. Such a schedule lists only the transfers of the chunks of *part 0* (all_gather, reduce_scatter,
-all_reduce) or of *source 0* (all_to_all): every translate of a listed transfer takes place in the same step, with the
-part (source, destination) translated alike. So a pod of 8,960 chips has 8,959 transfers to list, not 80 million.
-:meth:`Schedule.explicit` lists them all.
+**Symmetric schedules.** Along an axis that wraps, or is a single link, every position sees the same and does the same.
+Such a schedule lists only the transfers of the chunks of the *base* parts (all_gather, reduce_scatter, all_reduce) or
+of the base sources (all_to_all), those of positions that stand at 0 of every such axis
+(:attr:`~torchtpu_dist.collectives.graph.Graph.bases`): every translate of a listed transfer along these axes takes
+place in the same step, with the part (source, destination) translated alike. Where all axes wrap only position 0 is a
+base, so a pod of 8,960 chips has 8,959 transfers to list, not 80 million. :meth:`Schedule.explicit` lists them all.
 
 Nothing here is trusted: :func:`torchtpu_dist.collectives.verify.verify` proves a schedule,
 :func:`torchtpu_dist.collectives.cost.price` prices it and
@@ -52,7 +53,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from torchtpu_dist.collectives.graph import Graph, Ints
+from torchtpu_dist.collectives.graph import AnyInts, Graph, Int64s, Ints
 from torchtpu_dist.mesh.torus import Torus
 
 
@@ -129,7 +130,7 @@ class Schedule:
         capacity: for each axis, chunks that a link carries in one direction in one step, at most.
         steps: the transfers, step by step.
         algorithm: name for reports.
-        symmetric: whether only the transfers of part 0 (source 0) are listed.
+        symmetric: whether only the transfers of base parts (base sources) are listed.
     """
 
     op: Op
@@ -186,6 +187,30 @@ class Schedule:
             return (self.chunk(index).part,)
         return (self.root,) if self.op is Op.REDUCE else range(self.num_ranks)
 
+    @property
+    def num_listed(self) -> int:
+        """Chunks whose transfers the steps list: all, or those of the bases of a symmetric schedule."""
+        return self._each * len(Graph.of(self.torus).bases) if self.symmetric else self.num_chunks
+
+    @property
+    def listed(self) -> Int64s:
+        """``(num_listed,)``: the indices of the listed chunks, ascending."""
+        if not self.symmetric:
+            return np.arange(self.num_chunks)
+        return np.add.outer(Graph.of(self.torus).bases * np.int64(self._each), np.arange(self._each)).ravel()
+
+    def place_in_listed(self, chunk: AnyInts) -> AnyInts:
+        """Where in :attr:`listed` each of ``chunk`` stands; all of them must be there."""
+        if not self.symmetric:
+            return chunk
+        part, rest = np.divmod(chunk, self._each)
+        return Graph.of(self.torus).orbit[part] * np.int64(self._each) + rest
+
+    @property
+    def _each(self) -> int:
+        """Chunks of a part, or of a source."""
+        return self.chunks_in_full if self.op is Op.ALL_TO_ALL else self.pieces
+
     def explicit(self) -> "Schedule":
         """The same schedule with every transfer listed. Grows with the square of the positions, or worse."""
         if not self.symmetric:
@@ -195,10 +220,13 @@ class Schedule:
         return replace(self, steps=steps, symmetric=False)
 
     def _all_translates(self, graph: Graph, step: Step) -> Step:
+        n = self.num_ranks
         part, piece = np.divmod(step.chunk, self.pieces)
         columns = []
-        for by in range(self.num_ranks):
-            moved = by if self.op is not Op.ALL_TO_ALL else by * self.num_ranks + graph.translate(part, by)
+        for by in graph.translations.tolist():
+            moved = graph.translate(part % n, by)
+            if self.op is Op.ALL_TO_ALL:
+                moved = graph.translate(part // n, by) * n + moved
             chunk = (moved * self.pieces + piece).astype(np.int32)
             columns.append((graph.translate(step.source, by), graph.translate(step.destination, by), chunk))
         # Transfer by transfer, each with its translates: the order of additions is the same at every position.

@@ -5,9 +5,9 @@ The verifier knows nothing of how a schedule was made. It knows what the op mean
 carries ``capacity`` chunks a step in each direction. What the positions hold meanwhile is kept by
 :mod:`torchtpu_dist.collectives.holdings`.
 
-Of a symmetric schedule the listed transfers are run, those of part 0: every other part does the same elsewhere, as
-translations map links to links (:attr:`Torus.is_symmetric`, which is checked). A transfer over a port stands for one
-over every link that leaves by this port, so the load of a link is the number of listed transfers over its port.
+Of a symmetric schedule the listed transfers are run, those of the base parts: every other part does the same elsewhere,
+as the translations along axes that wrap map links to links (:attr:`Graph.translations`). A transfer over a link stands
+for one over every translate of it, so the load of a link is the number of listed transfers over its translates.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ import numpy as np
 
 from torchtpu_dist.collectives.bounds import least_steps
 from torchtpu_dist.collectives.graph import NONE, Graph
-from torchtpu_dist.collectives.holdings import Blocks, Sums, listed_chunks
+from torchtpu_dist.collectives.holdings import Blocks, Sums
 from torchtpu_dist.collectives.listing import Int64s, Listing, name
 from torchtpu_dist.collectives.loads import LinkLoads, links
 from torchtpu_dist.collectives.schedule import Op, Schedule
@@ -68,7 +68,9 @@ def verify(schedule: Schedule) -> Proof:
         holdings.run(number)
     holdings.check_end()
     graph = Graph.of(schedule.torus)
-    by_port = np.broadcast_to(loads.total.reshape(-1, graph.num_ports), (graph.num_positions, graph.num_ports))
+    by_port = loads.total.reshape(-1, graph.num_ports)
+    if schedule.symmetric:
+        by_port = by_port[graph.orbit]
     bound = least_steps(schedule.op, schedule.torus, schedule.capacity, schedule.pieces)
     return Proof(schedule.num_steps, by_port * (graph.neighbour != NONE), loads.serial_steps, bound)
 
@@ -76,8 +78,8 @@ def verify(schedule: Schedule) -> Proof:
 def _check_form(schedule: Schedule) -> None:
     """What a schedule says of itself makes sense."""
     dims, last = len(schedule.torus.sides), schedule.num_ranks - 1
-    if schedule.symmetric and (schedule.op.has_root or not schedule.torus.is_symmetric):
-        raise ScheduleError(f"{name(schedule)}: listed as symmetric, but not every position sees the same")
+    if schedule.symmetric and schedule.op.has_root:
+        raise ScheduleError(f"{name(schedule)}: listed as symmetric, but the root does what no other position does")
     if schedule.pieces < 1:
         raise ScheduleError(f"{name(schedule)}: parts cut into {schedule.pieces} pieces, expected at least 1")
     if len(schedule.capacity) != dims or min(schedule.capacity) < 1:
@@ -91,8 +93,8 @@ def _check_chunks(listing: Listing) -> None:
     schedule, chunk = listing.schedule, listing.chunk
     unknown = (chunk < 0) | (chunk >= schedule.num_chunks)
     listing.refuse_any(unknown, f"no such chunk, expected 0..{schedule.num_chunks - 1}")
-    own = listed_chunks(schedule)
-    listing.refuse_any(chunk >= own, f"only the chunks 0..{own - 1} are listed by a symmetric schedule")
+    foreign = ~np.isin(chunk, schedule.listed) if schedule.symmetric else np.zeros(len(chunk), bool)
+    listing.refuse_any(foreign, "a symmetric schedule lists the chunks of base positions only")
 
 
 def _check_capacity(listing: Listing, loads: LinkLoads) -> None:

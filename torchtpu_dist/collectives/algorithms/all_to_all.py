@@ -24,8 +24,7 @@ _MOST_HOPS = 1_000_000
 
 def all_to_all(torus: Torus, capacity: tuple[int, ...]) -> Schedule:
     """The all-to-all over ``torus``, blocks cut into as few pieces as bring it within 2% of the bound, or nearest."""
-    sources = 1 if torus.is_symmetric else torus.num_points
-    hops = torus.mean_hops * torus.num_points * sources
+    hops = torus.mean_hops * torus.num_points * len(Graph.of(torus).bases)
     best: tuple[float, Schedule] | None = None
     for pieces in _PIECES:
         if best is not None and pieces * hops > _MOST_HOPS:
@@ -43,12 +42,12 @@ def all_to_all(torus: Torus, capacity: tuple[int, ...]) -> Schedule:
 
 def _all_to_all(torus: Torus, capacity: tuple[int, ...], pieces: int) -> Schedule:
     graph = Graph.of(torus)
-    sources = np.arange(1 if torus.is_symmetric else torus.num_points, dtype=np.int32)
-    loads = Loads(graph, capacity, torus.is_symmetric)
-    links, after, table = _ways(graph, sources, loads, pieces)
+    symmetric = len(graph.bases) < torus.num_points
+    loads = Loads(graph, capacity, symmetric)
+    links, after, table = _ways(graph, graph.bases, loads, pieces)
     slot = slots(links, after, np.array(loads.rate, np.int32))
     steps = steps_of(slot, table)
-    return Schedule(Op.ALL_TO_ALL, torus, 0, pieces, capacity, steps, name_of(torus), torus.is_symmetric)
+    return Schedule(Op.ALL_TO_ALL, torus, 0, pieces, capacity, steps, name_of(torus), symmetric)
 
 
 def _ways(graph: Graph, sources: Ints, loads: Loads, pieces: int) -> tuple[Ints, Ints, Ints]:

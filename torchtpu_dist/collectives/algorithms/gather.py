@@ -34,7 +34,7 @@ def all_gather(torus: Torus, capacity: tuple[int, ...]) -> Schedule:
     """
     best: tuple[float, Schedule] | None = None
     for pieces in _PIECES:
-        if best is not None and pieces * torus.num_points * _owners(torus) > _MOST_TRANSFERS:
+        if best is not None and pieces * torus.num_points * len(Graph.of(torus).bases) > _MOST_TRANSFERS:
             break
         schedule = _all_gather(torus, capacity, pieces)
         bound = least_steps(Op.ALL_GATHER, torus, capacity, pieces)
@@ -47,19 +47,15 @@ def all_gather(torus: Torus, capacity: tuple[int, ...]) -> Schedule:
     return best[1]
 
 
-def _owners(torus: Torus) -> int:
-    """How many owners' trees have to be listed."""
-    return 1 if torus.is_symmetric else torus.num_points
-
-
 def _all_gather(torus: Torus, capacity: tuple[int, ...], pieces: int) -> Schedule:
     graph = Graph.of(torus)
-    owners = np.arange(_owners(torus), dtype=np.int32)
-    links, after, table = _trees(graph, owners, capacity, pieces, torus.is_symmetric)
-    rate = np.array(Loads(graph, capacity, torus.is_symmetric).rate, np.int32)
+    owners = graph.bases
+    symmetric = len(owners) < torus.num_points
+    links, after, table = _trees(graph, owners, capacity, pieces, symmetric)
+    rate = np.array(Loads(graph, capacity, symmetric).rate, np.int32)
     slot = slots(links, after, rate)
     steps = steps_of(slot, table)
-    return Schedule(Op.ALL_GATHER, torus, 0, pieces, capacity, steps, name_of(torus), torus.is_symmetric)
+    return Schedule(Op.ALL_GATHER, torus, 0, pieces, capacity, steps, name_of(torus), symmetric)
 
 
 def steps_of(slot: Ints, table: Ints) -> tuple[Step, ...]:
@@ -92,7 +88,7 @@ def _trees(
     source, port = parent[at], port_of[at]
     job = np.full(parent.shape, NONE, np.int32)
     job[at] = np.arange(len(order))
-    link = port if symmetric else source * graph.num_ports + port
+    link = (graph.orbit[source] if symmetric else source) * graph.num_ports + port
     table = np.stack([source, at[2], owners[at[1]] * pieces + at[0]], axis=1).astype(np.int32)
     return link.astype(np.int32), job[at[0], at[1], source], table
 

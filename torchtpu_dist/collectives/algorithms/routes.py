@@ -11,8 +11,8 @@ from torchtpu_dist.collectives.graph import NONE, Graph, Ints
 class Loads:
     """What has been routed over each link so far: the state of a greedy choice.
 
-    On a symmetric torus only the ways from position 0 are routed, and all links that leave by one port carry the same:
-    the load is counted by port. Otherwise it is counted by link.
+    Of a symmetric schedule only the ways from base positions are routed, and all links that leave the positions of one
+    orbit (:attr:`Graph.orbit`) by one port carry the same: they are counted as one. Otherwise each link counts alone.
     """
 
     graph: Graph
@@ -20,15 +20,14 @@ class Loads:
     symmetric: bool
 
     def __post_init__(self) -> None:
-        ports = self.graph.num_ports
-        self.rate = [self.capacity[port // 2] for port in range(ports)] * (
-            1 if self.symmetric else self.graph.num_positions
-        )
+        starts = len(self.graph.bases) if self.symmetric else self.graph.num_positions
+        self.start = (self.graph.orbit if self.symmetric else np.arange(self.graph.num_positions)).tolist()
+        self.rate = [self.capacity[port // 2] for port in range(self.graph.num_ports)] * starts
         self.load = [0] * len(self.rate)
 
     def link(self, position: int, port: int) -> int:
         """The number under which the link that leaves ``position`` by ``port`` is counted."""
-        return port if self.symmetric else position * self.graph.num_ports + port
+        return self.start[position] * self.graph.num_ports + port
 
     def least(self, links: list[int]) -> int:
         """The index in ``links`` of the one that is loaded least once it carries one more, the first of equals."""

@@ -23,15 +23,16 @@ def build_schedule(
         pieces: of broadcast and reduce, how many pieces are pipelined; None: a few for each link of the root.
 
     Raises:
-        ScheduleError: a root that is not on the torus, or a capacity that does not fit it.
+        ScheduleError: a root that is not on the torus, a capacity that does not fit it, or no pieces.
     """
-    dims = len(torus.sides)
+    op, dims = Op(op), len(torus.sides)
     capacity = capacity or (1,) * dims
     if len(capacity) != dims or min(capacity) < 1:
         raise ScheduleError(f"cannot schedule {op}: got capacity {capacity}, expected {dims} numbers of at least 1")
     if not 0 <= root < torus.num_points:
         raise ScheduleError(f"cannot schedule {op}: got root {root}, expected a position in 0..{torus.num_points - 1}")
-    op = Op(op)
+    if pieces is not None and pieces < 1:
+        raise ScheduleError(f"cannot schedule {op}: got {pieces} pieces, expected at least 1")
     return _build(op, torus, capacity, root if op.has_root else 0, pieces if op.has_root else None)
 
 

@@ -8,7 +8,7 @@ carries 73.3 blocks a position's pair instead of 128. Blocks with the longest wa
 
 import numpy as np
 
-from torchtpu_dist.collectives.algorithms.gather import name_of, steps_of
+from torchtpu_dist.collectives.algorithms.gather import is_walk, name_of, steps_of
 from torchtpu_dist.collectives.algorithms.routes import Loads, distances, incoming
 from torchtpu_dist.collectives.algorithms.slots import slots
 from torchtpu_dist.collectives.bounds import least_steps
@@ -34,7 +34,7 @@ def all_to_all(torus: Torus, capacity: tuple[int, ...]) -> Schedule:
         ratio = float(serial_steps(schedule) / bound) if bound else 1.0
         if best is None or ratio < best[0] - 1e-9:
             best = ratio, schedule
-        if best[0] <= _GOOD_ENOUGH:
+        if best[0] <= (1.0 if is_walk(torus) else _GOOD_ENOUGH):
             break
     assert best is not None
     return best[1]

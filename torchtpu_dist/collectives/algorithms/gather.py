@@ -41,7 +41,7 @@ def all_gather(torus: Torus, capacity: tuple[int, ...]) -> Schedule:
         ratio = float(serial_steps(schedule) / bound) if bound else 1.0
         if best is None or ratio < best[0] - 1e-9:
             best = ratio, schedule
-        if best[0] <= _GOOD_ENOUGH:
+        if best[0] <= (1.0 if is_walk(torus) else _GOOD_ENOUGH):
             break
     assert best is not None
     return best[1]
@@ -102,6 +102,11 @@ def _choices(away: Ints, into: list[list[tuple[int, int]]]) -> list[tuple[int, i
                 found.append((owner, position, [way for way in into[position] if row[way[0]] == hops - 1]))
     found.sort(key=lambda item: (len({port for _, port in item[2]}), -int(away[item[0], item[1]])))
     return found
+
+
+def is_walk(torus: Torus) -> bool:
+    """Whether the torus is a single ring or line, where the bound is met exactly."""
+    return sum(side > 1 for side in torus.sides) <= 1
 
 
 def name_of(torus: Torus) -> str:

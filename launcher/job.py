@@ -13,6 +13,7 @@ DEFAULT_PRELOAD = (
     "torch.distributed.tensor.parallel",
     "torch.distributed.checkpoint",
     "torch._dynamo",  # FSDP imports it when first used: a second of CPU in each rank
+    "torchtpu_dist.collectives.emulator.process_group",
 )
 
 
@@ -28,7 +29,8 @@ class Job:
         backend: process-group backend: ``ici`` or one that torch knows (``gloo``).
         environment: extra variables of every rank.
         slice_name: the slice that is emulated, None for no slice.
-        coordinates: device coordinate of every global rank on that slice.
+        coordinates: device coordinate of every global rank on that slice, led by the index of its slice if there are
+            several (``Assignment.places``).
         preload: modules imported once, before ranks are forked; they must not start threads.
         init_timeout_s: limit for the ranks to find each other.
         collective_timeout_s: limit of one collective.

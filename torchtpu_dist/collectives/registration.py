@@ -1,31 +1,35 @@
-"""The backend ``ici`` is made known to torch.distributed, without loading torch for it."""
+"""The backend ``ici`` is made known to torch.distributed, without loading torch for it.
 
+Not by an entry point of the installed package: that would load this package in every program that imports torch.
+"""
+
+import importlib
 import importlib.abc
 import importlib.machinery
-import importlib.util
 import sys
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-_TORCH = "torch.distributed"
-_BACKEND = "ici"
+_DEFINES_BACKEND = "torch.distributed.distributed_c10d"
+"""The module that ``torch.distributed.Backend`` comes from; torch.distributed imports it where it is available."""
+
+_NAME = "ici"
 
 
 def register_once_torch_is_there() -> None:
-    """Register now if torch.distributed has been imported, else as soon as it is."""
-    module = sys.modules.get(_TORCH)
-    if module is not None and hasattr(module, "Backend"):
-        _register(module)
-    elif not any(isinstance(finder, _Watch) for finder in sys.meta_path):
+    """Register now if torch.distributed has been imported, else as soon as it is, and again should it be replaced."""
+    if not any(isinstance(finder, _Watch) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Watch())
+    if sys.modules.get(_DEFINES_BACKEND) is not None:
+        # Another thread may be importing it since before we watched: this waits for it, and loads nothing.
+        _register(importlib.import_module(_DEFINES_BACKEND))
 
 
 def _register(distributed: ModuleType) -> None:
-    # A torch built without distributed has no Backend; init_process_group then says so itself.
-    backend = getattr(distributed, "Backend", None)
-    if backend is not None and _BACKEND not in backend.backend_list:
-        backend.register_backend(_BACKEND, _create, extended_api=True, devices=["cpu"])
+    backend = distributed.Backend
+    if _NAME not in backend.backend_list:
+        backend.register_backend(_NAME, _create, extended_api=True, devices=["cpu"])
 
 
 def _create(*arguments: Any) -> Any:
@@ -35,25 +39,29 @@ def _create(*arguments: Any) -> Any:
 
 
 class _Watch(importlib.abc.MetaPathFinder):
-    """Stands in ``sys.meta_path`` until torch.distributed is looked for, and sees to it that we hear when it is there.
+    """Stands in ``sys.meta_path`` and sees to it that we hear when the module has been loaded.
 
-    The import itself is left to the finders that would have done it.
+    It stays there: who looks for the module need not load it, and a failed import may be tried again.
     """
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != _TORCH:
+        """What the finders behind this one find, with a loader that registers; None for any other module."""
+        if fullname != _DEFINES_BACKEND:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _ThenRegister(spec.loader)
-        return spec
+        finders = list(sys.meta_path)
+        for finder in finders[finders.index(self) + 1 :]:
+            spec = finder.find_spec(fullname, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    spec.loader = _ThenRegister(spec.loader)
+                return spec
+        return None
 
 
 class _ThenRegister(importlib.abc.Loader):
-    """``loader``, followed by the registration."""
+    """``loader``, followed by the registration. The module itself is left with ``loader`` as its own."""
 
     def __init__(self, loader: importlib.abc.Loader) -> None:
         self._loader = loader
@@ -62,8 +70,14 @@ class _ThenRegister(importlib.abc.Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
         self._loader.exec_module(module)
         _register(module)
 
     def __getattr__(self, name: str) -> Any:
+        # For who only asks for the spec, and wants its source or its resources.
+        if name == "_loader":  # not there yet while a copy is made
+            raise AttributeError(name)
         return getattr(self._loader, name)

@@ -21,7 +21,7 @@ from launcher.job import DEFAULT_PRELOAD, Job, JobResult
 from launcher.supervise import supervise
 from torchtpu_dist.errors import LaunchError
 
-_PRELOAD = ("torchtpu_dist.collectives.emulator.process_group", "torchtpu_dist.testing.spawn", *DEFAULT_PRELOAD)
+_PRELOAD = ("torchtpu_dist.testing.spawn", *DEFAULT_PRELOAD)
 _START_TIMEOUT_S = 60.0
 
 

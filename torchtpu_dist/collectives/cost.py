@@ -16,10 +16,8 @@ how evenly the chips arrive. docs/validation.md compares with measurements.
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
 
-from torchtpu_dist.collectives.bounds import least_steps
-from torchtpu_dist.collectives.choose import profiles
+from torchtpu_dist.collectives.choose import Choice
 from torchtpu_dist.collectives.plan import Plan
 from torchtpu_dist.collectives.schedule import Op
 from torchtpu_dist.errors import ScheduleError
@@ -45,7 +43,7 @@ class Price:
         dcn_us: waiting for messages and bytes over DCN; 0.0 inside one slice.
         bound_us: the least that the bytes can take, whatever the schedule; nothing fixed, no latency.
         link_utilisation: bytes over all ICI links of the group over what they could carry in ``time_us``; 0 to 1.
-        alternatives: (algorithm, time_us) of all other plans, fastest first.
+        alternatives: (algorithm, time_us) of the other plans that are the fastest for some size, fastest first.
     """
 
     op: Op
@@ -97,21 +95,16 @@ def price(op: Op, full_bytes: int, network: Network, root: int = 0, algorithm: s
     if full_bytes < 0:
         raise ScheduleError(f"cannot price {op}: got {full_bytes} bytes, expected 0 or more")
     op = Op(op)
-    ranked = sorted(profiles(op, network, root if op.has_root else 0), key=lambda profile: profile.time_us(full_bytes))
-    chosen = ranked[0]
-    if algorithm != "auto":
-        named = [profile for profile in ranked if profile.plan.algorithm == algorithm]
-        if not named:
-            known = ", ".join(sorted(profile.plan.algorithm for profile in ranked))
-            raise ScheduleError(f"{op} has no algorithm {algorithm!r} on this group: expected auto or one of {known}")
-        chosen = named[0]
+    choice = Choice.of(op, network, root if op.has_root else 0)
+    chosen = choice.cheapest(full_bytes) if algorithm == "auto" else choice.named(algorithm)
+    others = choice.others(chosen, full_bytes)
     time_us = chosen.time_us(full_bytes)
     return Price(
         op=op,
         full_bytes=full_bytes,
         num_ranks=network.num_ranks,
         algorithm=chosen.plan.algorithm,
-        why="",
+        why=choice.reason(chosen, others[0][1] if others else None),
         plan=chosen.plan,
         num_steps=chosen.plan.num_steps,
         time_us=time_us,
@@ -119,16 +112,7 @@ def price(op: Op, full_bytes: int, network: Network, root: int = 0, algorithm: s
         latency_us=chosen.latency_us,
         transfer_us=chosen.transfer_by_byte * full_bytes,
         dcn_us=chosen.dcn_latency_us + chosen.dcn_by_byte * full_bytes,
-        bound_us=_bound_by_byte(op, network) * full_bytes,
+        bound_us=choice.bound_by_byte * full_bytes,
         link_utilisation=chosen.use_by_byte * full_bytes / time_us if time_us else 0.0,
-        alternatives=tuple(
-            (profile.plan.algorithm, profile.time_us(full_bytes)) for profile in ranked if profile is not chosen
-        ),
+        alternatives=tuple((other.plan.algorithm, other_us) for other_us, other in others),
     )
-
-
-@lru_cache(maxsize=4096)
-def _bound_by_byte(op: Op, network: Network) -> float:
-    """Microseconds for each byte of the full array."""
-    parts = 1 if op.has_root else network.num_ranks
-    return float(least_steps(op, network.torus, network.capacity, 1)) / parts / (network.unit_gbps * 1e3)

@@ -4,12 +4,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from torchtpu_dist.collectives.algorithms.switch import switch_hops
+from torchtpu_dist.collectives.bounds import least_steps
 from torchtpu_dist.collectives.constants import DCN_HOP_US, fixed_us, hops_us
 from torchtpu_dist.collectives.graph import Graph
 from torchtpu_dist.collectives.latency import critical_hops
 from torchtpu_dist.collectives.loads import serial_steps
-from torchtpu_dist.collectives.plan import Plan, Stage
-from torchtpu_dist.collectives.schedule import Schedule
+from torchtpu_dist.collectives.plan import Plan, Stage, part_of
+from torchtpu_dist.collectives.schedule import Op, Schedule
 from torchtpu_dist.mesh.network import Network
 
 
@@ -84,18 +85,6 @@ class Profile:
         return self.at_no_bytes_us + self.by_byte * full_bytes
 
 
-def part_of(network: Network, axes: tuple[int, ...]) -> Network:
-    """The network along some ``axes`` of ``network``, inside one slice."""
-    if axes == tuple(range(len(network.torus.sides))):
-        return network.inside
-    return Network(
-        network.generation,
-        network.torus.sub(axes),
-        tuple(network.link_gbps[axis] for axis in axes),
-        tuple(network.hops[axis] for axis in axes),
-    )
-
-
 def _carried(stage: Stage, network: Network) -> Fraction:
     """Bytes over all links of one slice in this stage, over the bytes of the op's full array."""
     schedule = stage.schedule
@@ -116,3 +105,26 @@ def _all_links_gbps(network: Network) -> float:
         2 * torus.num_points // side * (side if wrap else side - 1) * rate
         for side, wrap, rate in zip(torus.sides, torus.wrap, network.link_gbps, strict=True)
     )
+
+
+def bound_by_byte(op: Op, network: Network) -> float:
+    """Microseconds for each byte of the full array that no schedule can do without.
+
+    In one slice :func:`~torchtpu_dist.collectives.bounds.least_steps`. Over several the greater of what DCN has to
+    carry, as all positions of a slice share it, and of what has to enter a position in a corner over all it has.
+    """
+    n, slices, inside = network.num_ranks, network.num_slices, network.torus.num_points
+    if slices == 1:
+        chunks = 1 if op.has_root else n
+        return float(least_steps(op, network.torus, network.capacity, 1)) / chunks / (network.unit_gbps * 1e3)
+    twice = 2 if op is Op.ALL_REDUCE else 1
+    crossing = Fraction(1) if op.has_root else twice * Fraction(slices - 1, slices)
+    over_dcn = float(crossing) / (1 if op is Op.ALL_TO_ALL else inside) / network.dcn_gbps
+    entering = 1.0 if op.has_root else twice * (n - 1) / n
+    return max(over_dcn, entering / (network.dcn_gbps + _corner_gbps(network))) / 1e3
+
+
+def _corner_gbps(network: Network) -> float:
+    """What can enter a position in a corner of its slice over ICI."""
+    axes = zip(network.torus.sides, network.torus.wrap, network.link_gbps, strict=True)
+    return sum((2 if wrap else 1) * rate for side, wrap, rate in axes if side > 1)

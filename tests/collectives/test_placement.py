@@ -1,7 +1,6 @@
 """A group on the slice: the walk, the rate of its links and the price agree with the assignment's table."""
 
 import json
-import os
 
 import pytest
 
@@ -20,7 +19,7 @@ def emulate(monkeypatch):
         slice_ = Slice.parse(slice_name)
         assignment = assign(slice_, list(degrees.items()))
         monkeypatch.setenv("TORCHTPU_SLICE", slice_name)
-        monkeypatch.setenv("TORCHTPU_COORDINATES", json.dumps(assignment.coordinates))
+        monkeypatch.setenv("TORCHTPU_COORDINATES", json.dumps(assignment.places))
         return assignment
 
     return on
@@ -36,13 +35,18 @@ def time_us(placement: Placement, op: str, full_bytes: int) -> float:
     ("slice_name", "degrees"),
     [
         ("v5e-8", {"dp_shard": 4, "tp": 2}),
+        ("v5e-8", {"dp_shard": 2, "cp": 2, "tp": 2}),
+        ("v5e-16", {"dp_shard": 8, "tp": 2}),
         ("v5p-16", {"dp_shard": 2, "tp": 4}),
         ("v5p-128", {"dp_shard": 16, "tp": 4}),
+        ("v5p-256", {"dp_shard": 16, "tp": 8}),
         ("v6e-256", {"dp_shard": 16, "tp": 16}),
         ("tpu7x-2", {"dp_shard": 2}),
         ("tpu7x-8", {"dp_shard": 4, "tp": 2}),
         ("tpu7x-8", {"dp_shard": 2, "tp": 4}),
         ("tpu7x-16", {"dp_shard": 16}),
+        ("2*v5p-16", {"dp_replicate": 2, "dp_shard": 4, "tp": 2}),
+        ("2*v5e-8", {"dp_shard": 8, "tp": 2}),
     ],
 )
 def test_each_group_is_what_the_table_says(emulate, slice_name, degrees):
@@ -50,38 +54,74 @@ def test_each_group_is_what_the_table_says(emulate, slice_name, degrees):
     for axis in assignment.axes:
         for rank in range(assignment.num_devices):
             group = place(assignment.group_ranks(axis.name, rank))
-            assert ("ring" if group.closed else "line") == axis.kind
-            assert set(group.hops) == {1}
-            assert group.link_gbps_oneway == axis.bandwidth_gbps_oneway
+            assert group.network == axis.network
+            assert group.order == tuple(range(axis.degree))
+            if axis.network.num_slices == 1:
+                assert ("ring" if group.closed else "line") == axis.kind
+
+
+def transfer_us(placement: Placement, op: str, full_bytes: int) -> float:
+    """What the bytes add to the time of an empty call."""
+    return time_us(placement, op, full_bytes) - time_us(placement, op, 0)
 
 
 def test_prices_follow_the_published_forms(emulate):
-    """All-gather of V bytes: V (n-1)/n over one link on a line, over two on a ring; plus 1.4 us and 0.6 us a hop."""
+    """All-gather of V bytes: V (n-1)/n over one link on a line, over two on a ring."""
     assignment = emulate("v5e-8", dp_shard=4, tp=2)
     line = place(assignment.group_ranks("dp_shard", 0))
-    assert time_us(line, "all_gather", 32 * MIB) == pytest.approx(32 * MIB * 3 / 4 / 45e3 + 1.4 + 2 * 0.6)
+    assert transfer_us(line, "all_gather", 32 * MIB) == pytest.approx(32 * MIB * 3 / 4 / 45e3)
     assignment = emulate("v6e-256", dp_shard=16, tp=16)
     ring = place(assignment.group_ranks("tp", 0))
-    assert time_us(ring, "all_gather", 32 * MIB) == pytest.approx(32 * MIB * 15 / 16 / 2 / 90e3 + 1.4 + 7 * 0.6)
+    assert transfer_us(ring, "all_gather", 32 * MIB) == pytest.approx(32 * MIB * 15 / 16 / 2 / 90e3)
 
 
-def test_two_devices_of_a_chip_talk_over_the_die_link_and_share_the_chips_links(emulate):
-    """The die link is about six ICI links; a walk along an ICI axis leaves half of each link to the other device's."""
-    die = place(emulate("tpu7x-2", dp_shard=2).group_ranks("dp_shard", 0))
-    assert die.link_gbps_oneway == 6 * 90
-    assignment = emulate("tpu7x-8", dp_shard=4, tp=2)
-    assert place(assignment.group_ranks("tp", 0)).link_gbps_oneway == 6 * 90
-    assert place(assignment.group_ranks("dp_shard", 0)).link_gbps_oneway == 45
+def test_a_pair_with_a_stride_pays_for_its_hops_and_for_who_lies_between(emulate):
+    coordinates = emulate("v5e-8", dp_shard=8).coordinates
+    near, far = (place([coordinates.index((0, 0)), coordinates.index((0, y))]) for y in (1, 2))
+    assert transfer_us(near, "all_gather", MIB) == pytest.approx(MIB / 2 / 45e3)
+    assert transfer_us(far, "all_gather", MIB) == pytest.approx(MIB / 2 / 22.5e3)
+    assert time_us(far, "all_gather", 0) > time_us(near, "all_gather", 0)
 
 
-def test_a_strided_group_pays_its_hops(emulate):
-    emulate("v5e-8", dp_shard=8)
-    # On the 2x4 grid, ranks of one row that are two chips apart.
-    coordinates = json.loads(os.environ["TORCHTPU_COORDINATES"])
-    pair = [coordinates.index([0, 0]), coordinates.index([0, 2])]
-    near = [coordinates.index([0, 0]), coordinates.index([0, 1])]
-    assert place(pair).hops == (2,)
-    assert time_us(place(pair), "all_gather", MIB) > 1.9 * time_us(place(near), "all_gather", MIB)
+def test_an_odd_group_is_walked_in_its_order_at_the_rate_of_its_longest_step(emulate):
+    coordinates = emulate("v5e-8", dp_shard=8).coordinates
+    group = place([coordinates.index(point) for point in ((0, 0), (1, 1), (0, 3))])
+    assert (group.order, group.closed) == ((0, 1, 2), False)
+    assert group.network is not None
+    assert (group.network.hops, group.network.link_gbps) == ((3,), (15,))
+
+
+def test_a_group_over_slices_keeps_its_order_and_pays_for_the_network_between(emulate):
+    """And one within a slice of several is walked and priced as if the others were not there."""
+    assignment = emulate("2*v5p-16", dp_replicate=2, dp_shard=8)
+    across = place(assignment.group_ranks("dp_replicate", 3))
+    assert (across.order, across.closed) == ((0, 1), False)
+    everyone = place(range(16))
+    assert (everyone.order, everyone.closed) == (tuple(range(16)), True)
+    assert everyone.network is not None
+    assert (everyone.network.num_slices, everyone.network.torus.sides) == (2, (2, 2, 2))
+    within = place(assignment.group_ranks("dp_shard", 11))
+    assert within.closed
+    alone = place(emulate("v5p-16", dp_shard=8).group_ranks("dp_shard", 3))
+    assert within == alone
+    assert time_us(within, "all_reduce", MIB) == time_us(alone, "all_reduce", MIB)
+    assert transfer_us(everyone, "all_reduce", 32 * MIB) > transfer_us(within, "all_reduce", 32 * MIB)
+    assert transfer_us(across, "all_reduce", 32 * MIB) > 5 * transfer_us(within, "all_reduce", 32 * MIB)
+
+
+def test_a_group_that_lies_differently_in_its_slices_has_no_network(emulate):
+    emulate("2*v5p-16", dp_replicate=2, dp_shard=8)
+    assert place([0, 1, 8]).network is None
+    assert place([0, 1, 8]).additions(0) == place([0, 1, 9]).additions(0)
+
+
+def test_coordinates_without_their_slice_are_refused(emulate, monkeypatch):
+    assignment = emulate("2*v5p-16", dp_replicate=2, dp_shard=8)
+    monkeypatch.setenv("TORCHTPU_COORDINATES", json.dumps(assignment.coordinates))
+    with pytest.raises(
+        CollectiveError, match=r"\[0, 0, 0\] on 2\*v5p-16; expected the index of the slice, below 2, and 3"
+    ):
+        place([0, 1])
 
 
 def test_without_a_slice_nothing_is_predicted(monkeypatch):

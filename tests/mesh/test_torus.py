@@ -1,17 +1,13 @@
-"""Links, distances and walks of the torus."""
+"""Links and distances of the torus."""
 
-import random
 from collections import Counter, deque
-from math import prod
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchtpu_dist.errors import AssignmentError, SliceError
-from torchtpu_dist.mesh import Coordinate, Slice, Torus, Walk
-
-GRID_2X4 = Torus((2, 4), (False, False))
+from torchtpu_dist.errors import SliceError
+from torchtpu_dist.mesh import Coordinate, Slice, Torus
 
 
 @st.composite
@@ -146,82 +142,3 @@ def test_twists_that_mean_nothing_are_refused(
 def test_size_two_cannot_wrap() -> None:
     with pytest.raises(SliceError, match="size 2 is one link"):
         Torus((4, 2), (True, True))
-
-
-def check_walk(torus: Torus, group: list[Coordinate], walk: Walk) -> None:
-    """The walk is a permutation and its hops are the distances it says."""
-    assert sorted(walk.order) == list(range(len(group)))
-    visited = [group[i] for i in walk.order]
-    ends = visited[1:] + visited[:1] if walk.closed else visited[1:]
-    assert list(walk.hops) == [torus.distance(a, b) for a, b in zip(visited, ends, strict=False)]
-    if walk.closed:
-        assert len(group) > 2
-        assert walk.neighbours_only
-
-
-@given(tori(), st.randoms(use_true_random=False))
-@settings(max_examples=150, deadline=None)
-def test_whole_torus_in_any_order_is_walked_by_neighbours(torus: Torus, rng: random.Random) -> None:
-    group = list(torus.points())
-    rng.shuffle(group)
-    walk = Walk.over(torus, group)
-    check_walk(torus, group, walk)
-    assert walk.neighbours_only
-    big = [(side, wrap) for side, wrap in zip(torus.sides, torus.wrap, strict=True) if side > 1]
-    # A grid of odd sides without wrap has no cycle: neighbours alternate between two colours of unequal number.
-    can_close = len(big) >= 2 and any(side % 2 == 0 or wrap for side, wrap in big)
-    assert walk.closed == (can_close or (len(big) == 1 and big[0][1]))
-
-
-@given(tori(), st.data())
-@settings(max_examples=150, deadline=None)
-def test_any_group_is_walked_as_it_says(torus: Torus, data: st.DataObject) -> None:
-    points = list(torus.points())
-    group = data.draw(st.lists(st.sampled_from(points), min_size=1, max_size=12, unique=True))
-    check_walk(torus, group, Walk.over(torus, group))
-
-
-@pytest.mark.parametrize(
-    ("torus", "group", "expected"),
-    [
-        (GRID_2X4, [(0, 0)], Walk((0,), False, ())),
-        (GRID_2X4, [(0, 0), (1, 0)], Walk((0, 1), False, (1,))),
-        (GRID_2X4, [(0, 0), (1, 3)], Walk((0, 1), False, (4,))),
-        # a line in its own order, and a line whose group order is not its walk
-        (GRID_2X4, [(0, 3), (0, 2), (0, 1), (0, 0)], Walk((0, 1, 2, 3), False, (1, 1, 1))),
-        (GRID_2X4, [(0, 1), (0, 0), (0, 2), (0, 3)], Walk((1, 0, 2, 3), False, (1, 1, 1))),
-        # a path in its own order that is no box: kept
-        (GRID_2X4, [(0, 0), (0, 1), (1, 1)], Walk((0, 1, 2), False, (1, 1))),
-        # neither path nor box: the real hops, and never called a ring
-        (GRID_2X4, [(0, 0), (1, 1), (0, 2)], Walk((0, 1, 2), False, (2, 2))),
-        # every second chip of a ring is no box: two hops a step
-        (Torus((8,), (True,)), [(0,), (2,), (4,), (6,)], Walk((0, 1, 2, 3), False, (2, 2, 2))),
-        # the ring in its own order; a run across the wrap is a line
-        (Torus((4,), (True,)), [(2,), (3,), (0,), (1,)], Walk((0, 1, 2, 3), True, (1, 1, 1, 1))),
-        (Torus((4,), (True,)), [(0,), (1,), (3,)], Walk((2, 0, 1), False, (1, 1))),
-        # a 2x2 plane closes without any wrap
-        (GRID_2X4, [(0, 0), (0, 1), (1, 0), (1, 1)], Walk((0, 1, 3, 2), True, (1, 1, 1, 1))),
-    ],
-)
-def test_walk(torus: Torus, group: list[Coordinate], expected: Walk) -> None:
-    assert Walk.over(torus, group) == expected
-    check_walk(torus, group, expected)
-
-
-def test_walk_refuses_what_is_no_group() -> None:
-    with pytest.raises(AssignmentError, match=r"coordinate \(2, 0\) is not on the torus 2x4"):
-        Walk.over(GRID_2X4, [(0, 0), (2, 0)])
-    with pytest.raises(AssignmentError, match="3 members has 2 different coordinates"):
-        Walk.over(GRID_2X4, [(0, 0), (0, 1), (0, 0)])
-    with pytest.raises(AssignmentError, match="group of 0 members"):
-        Walk.over(GRID_2X4, [])
-
-
-def test_a_world_of_64_in_any_order_is_walked_as_a_ring() -> None:
-    torus = Slice.parse("v5p-128").torus()
-    points = list(torus.points())
-    for seed in range(5):
-        random.Random(seed).shuffle(points)
-        walk = Walk.over(torus, points)
-        assert walk.closed
-        assert walk.hops == (1,) * prod(torus.sides)

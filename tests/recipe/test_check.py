@@ -64,17 +64,16 @@ def test_case_7_sequence_that_does_not_divide() -> None:
 
 
 def test_case_9_mesh_that_does_not_fit_on_the_torus() -> None:
-    line = only_line("slice=v5e-16", *degrees(tp=2, dp_shard=8))
-    assert "mesh axis tp of degree 2 does not fit on slice v5e-16" in line
-    assert "two slices" not in line
-    assert "multislice assignment is not supported yet" in only_line("slice=2*v5p-16")
+    line = only_line("slice=2*v5e-1", *degrees(tp=2, dp_shard=1))
+    assert "mesh axis tp of degree 2 does not fit on slice 2*v5e-1" in line
+    assert "never cross slices" in line
+    assert "degrees that work on 2*v5e-1: dp_replicate=2, tp=1 (" in line
 
 
 @pytest.mark.parametrize(
     ("override", "essentials"),
     [
         ("slice=v5x-8", ("v5x", "v5e-8, v5p-16")),
-        ("slice=v5p-256", ("twisted", "v5p-256_untwisted")),
         ("model.flavor=9b", ("model.flavor", "9b", "debug, 1b, 8b, 70b, 405b")),
         ("model.vocab_size=256", ("model.vocab_size=256", "320")),
         ("training.global_batch_size=12", ("training.global_batch_size=12", "= 16", "use 16, or -1")),

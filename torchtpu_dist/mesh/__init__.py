@@ -6,6 +6,7 @@ Nothing here imports torch, but for :mod:`torchtpu_dist.mesh.device_mesh`, which
 from torchtpu_dist.mesh.assignment import Assignment, AxisPlacement, assign
 from torchtpu_dist.mesh.generations import GENERATIONS, Generation
 from torchtpu_dist.mesh.hosts import Host
+from torchtpu_dist.mesh.network import Network
 from torchtpu_dist.mesh.slices import Slice
 from torchtpu_dist.mesh.torus import Coordinate, Torus
 from torchtpu_dist.mesh.walk import Walk
@@ -17,6 +18,7 @@ __all__ = [
     "Coordinate",
     "Generation",
     "Host",
+    "Network",
     "Slice",
     "Torus",
     "Walk",

@@ -1,68 +1,107 @@
 """Which physical axes of a slice carry which logical axis of the device mesh, and so where every rank sits.
 
-The rule: a logical axis takes whole physical axes, one or several; no physical axis is shared by two logical ones.
-All ways of dealing out the physical axes (there are four at most) are compared, so whatever the rule allows is found.
-The innermost axis, which talks most, has the first choice, then the next one out. What it prefers, in this order:
-
-1. the walk that moves bytes fastest: a ring is used in both directions and counts twice, and two devices of a tpu7x
-   chip that both walk over its ICI links get half of each;
-2. the link on the die;
-3. fewer physical axes;
-4. the last physical axes, so that ranks run along the slice row by row.
+A logical axis takes whole physical axes where that goes and no ring is broken by it, else whole ones and parts of them
+(:mod:`torchtpu_dist.mesh.spans`). Of the ways there are, the one is searched for (:mod:`torchtpu_dist.mesh.search`)
+whose traffic costs least, given what each logical axis would pay for each network that it might get. Closed rings, many
+links and near devices for the axis that talks most are what comes out of it, not rules that are put in. Whatever
+degrees multiply to the number of devices have an assignment. With several slices the outer axes cross between them
+(:mod:`torchtpu_dist.mesh.fit`).
 
 Along a logical axis of several physical axes the ranks follow a cycle of neighbours through the box they span, or a
-snake where there is no cycle, so that consecutive members of a group are always one link apart.
+snake where there is no cycle, so that consecutive members of a group are always one link of the group apart.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
-from itertools import chain, combinations, product
-from math import log2, prod
+from functools import cached_property, partial
+from itertools import product
+from math import prod
 from typing import Literal
 
 from torchtpu_dist.errors import AssignmentError
-from torchtpu_dist.mesh.lane import Lane
+from torchtpu_dist.mesh.fit import Share, shares
+from torchtpu_dist.mesh.network import Network
+from torchtpu_dist.mesh.search import Rating, Spans, cheapest
 from torchtpu_dist.mesh.slices import Slice
+from torchtpu_dist.mesh.spans import is_ring, network, part_text, walk_of
 from torchtpu_dist.mesh.torus import Coordinate
 
-Dealt = tuple[tuple[int, ...], ...]  # for each logical axis of degree > 1 the indices of its physical axes
-LaneOver = Callable[[tuple[int, ...]], Lane]
+Cost = Callable[[str, Network], float]
+"""What the traffic of the logical axis of this name costs on this network, 0 or more; the sum over all is minimised."""
 
 
 @dataclass(frozen=True)
 class AxisPlacement:
     """One logical axis on the slice.
 
-    ``physical_axes`` are names of :attr:`Slice.axis_names`, slowest first; none for degree 1. ``kind`` is how every
-    group along the axis is walked in rank order: ``ring`` (closes by one link), ``line`` (does not), ``single``
-    (degree 1). ``max_hops`` is the longest step in links. ``bandwidth_gbps_oneway`` is what one direction of the
-    slowest step gives one group while all groups of the axis are active, in 1e9 bytes a second; 0.0 for ``single``.
+    Attributes:
+        name: of the logical axis.
+        degree: ranks in one group along it.
+        physical_axes: what carries it, slowest first: names of :attr:`Slice.axis_names`, with the part where it is not
+            all of one (``x[:4]``: four neighbours, ``x[::4]``: every fourth), and ``slice`` for what lies across
+            slices; none for degree 1.
+        kind: how every group along the axis is walked in rank order inside of a slice: ``ring`` (closes by one link of
+            the group), ``line`` (does not); ``switch``: it has one device in each slice; ``single``: degree 1.
+        network: what joins the ranks of a group.
     """
 
     name: str
     degree: int
     physical_axes: tuple[str, ...]
-    kind: Literal["ring", "line", "single"]
-    max_hops: int
-    bandwidth_gbps_oneway: float
+    kind: Literal["ring", "line", "switch", "single"]
+    network: Network
+
+    @property
+    def max_hops(self) -> int:
+        """The longest step of the walk inside a slice, in ICI links; 0 where there is none."""
+        sides, hops = self.network.torus.sides, self.network.hops
+        return max((hop for hop, side in zip(hops, sides, strict=True) if side > 1), default=0)
+
+    @property
+    def bandwidth_gbps(self) -> float:
+        """What each device can receive from its group, all groups along the axis active: 1e9 bytes a second.
+
+        :attr:`Network.bandwidth_gbps`: inside its slice, or over DCN for a ``switch``; 0.0 for ``single``.
+        """
+        return self.network.bandwidth_gbps
+
+    @cached_property
+    def positions(self) -> tuple[int, ...]:
+        """``positions[i]`` is the position on :attr:`network` of the i-th rank of a group."""
+        torus = self.network.torus
+        inside = [torus.index(point) for point in walk_of(torus)[0]]
+        return tuple(
+            number * torus.num_points + position for number in range(self.network.num_slices) for position in inside
+        )
 
 
 @dataclass(frozen=True)
 class Assignment:
     """``axes`` outermost first; ``coordinates[rank]`` is the rank's place in ``slice.device_grid``.
 
-    The rank is the row-major index over the axes: the innermost axis runs fastest.
+    ``slice_indices[rank]`` is the slice it belongs to. The rank is the row-major index over the axes: the innermost
+    axis runs fastest. Along an axis that crosses slices the slice runs slowest.
     """
 
     slice: Slice
     axes: tuple[AxisPlacement, ...]
     coordinates: tuple[Coordinate, ...]
+    slice_indices: tuple[int, ...]
 
     @property
     def num_devices(self) -> int:
         """Number of ranks."""
         return len(self.coordinates)
+
+    @cached_property
+    def places(self) -> tuple[Coordinate, ...]:
+        """Where each rank sits among all devices: its coordinate, led by the index of its slice if there are several.
+
+        This is what the launcher tells the ranks (``TORCHTPU_COORDINATES``).
+        """
+        if self.slice.num_slices == 1:
+            return self.coordinates
+        return tuple((index, *where) for index, where in zip(self.slice_indices, self.coordinates, strict=True))
 
     def axis(self, name: str) -> AxisPlacement:
         """The placement of the axis called ``name``. Raises AssignmentError for an unknown name."""
@@ -82,8 +121,21 @@ class Assignment:
         return tuple(first + i * stride for i in range(degree))
 
     def group_coordinates(self, name: str, rank: int) -> tuple[Coordinate, ...]:
-        """Where the members of :meth:`group_ranks` sit, in group order."""
+        """Where the members of :meth:`group_ranks` sit in their slices, in group order."""
         return tuple(self.coordinates[member] for member in self.group_ranks(name, rank))
+
+    def by_host(self) -> tuple[tuple[int, ...], ...]:
+        """The ranks on each host of :meth:`Slice.hosts`, in the order of its chips; both devices of a chip together."""
+        rank_at = {(index, *where): rank for rank, (index, where) in enumerate(self._sites)}
+        cores = [(core,) for core in range(2)] if self.slice.generation.devices_per_chip == 2 else [()]
+        return tuple(
+            tuple(rank_at[host.slice_index, *chip, *core] for chip in host.chips for core in cores)
+            for host in self.slice.hosts()
+        )
+
+    @property
+    def _sites(self) -> list[tuple[int, Coordinate]]:
+        return list(zip(self.slice_indices, self.coordinates, strict=True))
 
     def _index(self, name: str) -> int:
         for index, axis in enumerate(self.axes):
@@ -92,125 +144,104 @@ class Assignment:
         raise AssignmentError(f"no mesh axis {name!r}: expected one of {', '.join(axis.name for axis in self.axes)}")
 
 
-def assign(slice_: Slice, axes: Sequence[tuple[str, int]]) -> Assignment:
+def assign(
+    slice_: Slice, axes: Sequence[tuple[str, int]], cost: Cost | None = None, whole_axes_first: bool = True
+) -> Assignment:
     """Lay the logical ``axes`` (name, degree), outermost first, on ``slice_``; degree 1 is allowed anywhere.
 
-    Raises AssignmentError when a degree is below 1, the product of the degrees is not the number of devices, or
-    the degrees would split a physical axis; SliceError for a twisted slice.
+    ``cost`` says what an axis pays for a network; without it each axis gathers four times what the next one out does,
+    and the outermost :data:`GATHERED_BYTES`. No assignment has a lower sum, but that with ``whole_axes_first`` physical
+    axes are split only where they cannot be dealt out whole with all rings closed.
+
+    Raises AssignmentError when a name occurs twice, a degree is below 1, the product of the degrees is not the number
+    of devices, or an axis would have to cross slices and must not.
     """
-    _check_degrees(slice_, axes)
-    torus = slice_.torus()
-    # Physical axes of size 1 carry nothing; logical axes of degree 1 need nothing.
-    physical = tuple(index for index, side in enumerate(torus.sides) if side > 1)
-    wanted = [(name, degree) for name, degree in axes if degree > 1]
-    lane = cache(partial(Lane.over, slice_))
-    dealt = _best(_deals(torus.sides, physical, [degree for _, degree in wanted]), lane)
-    if dealt is None:
-        raise AssignmentError(_split_refused(slice_, physical, wanted, lane))
-    by_name = {name: lane(own) for (name, _), own in zip(wanted, dealt, strict=True)}
-    placements = tuple(_placement(slice_, name, degree, by_name.get(name)) for name, degree in axes)
-    return Assignment(slice_, placements, _coordinates(len(torus.sides), [by_name[name] for name, _ in wanted]))
-
-
-def _best(deals: Iterator[Dealt], lane: LaneOver) -> Dealt | None:
-    """The deal in which the innermost axis fares best, then the next one out, and so on; None without any deal."""
-    return min(deals, key=lambda dealt: [lane(own).preference for own in reversed(dealt)], default=None)
-
-
-def _deals(sides: tuple[int, ...], physical: tuple[int, ...], degrees: Sequence[int]) -> Iterator[Dealt]:
-    """Every way to give each of ``degrees`` whole physical axes with that product; some may be left over."""
-    for owners in product(range(len(degrees) + 1), repeat=len(physical)):
-        dealt = tuple(
-            tuple(axis for axis, owner in zip(physical, owners, strict=True) if owner == i) for i in range(len(degrees))
-        )
-        if all(prod(sides[axis] for axis in own) == degree for own, degree in zip(dealt, degrees, strict=True)):
-            yield dealt
-
-
-def _placement(slice_: Slice, name: str, degree: int, lane: Lane | None) -> AxisPlacement:
-    if lane is None:
-        return AxisPlacement(name, degree, (), "single", 0, 0.0)
-    names = tuple(slice_.axis_names[axis] for axis in lane.physical)
-    return AxisPlacement(name, degree, names, "ring" if lane.closed else "line", 1, lane.bandwidth_gbps_oneway)
-
-
-def _coordinates(num_physical: int, lanes: Sequence[Lane]) -> tuple[Coordinate, ...]:
-    coordinates = []
-    for parts in product(*(lane.points for lane in lanes)):
-        where = [0] * num_physical
-        for lane, part in zip(lanes, parts, strict=True):
-            for axis, i in zip(lane.physical, part, strict=True):
-                where[axis] = i
-        coordinates.append(tuple(where))
-    return tuple(coordinates)
-
-
-def _check_degrees(slice_: Slice, axes: Sequence[tuple[str, int]]) -> None:
-    names = [name for name, _ in axes]
-    if len(set(names)) != len(names):
-        raise AssignmentError(f"a mesh axis is named twice in {', '.join(names)}; expected each name once")
-    for name, degree in axes:
-        if degree < 1:
-            raise AssignmentError(f"mesh axis {name} has degree {degree}; expected 1 or more")
-    if slice_.num_slices > 1:
-        one = Slice(slice_.generation, slice_.topology, twisted=slice_.twisted)
-        raise AssignmentError(
-            f"slice {slice_} is {slice_.num_slices} slices: multislice assignment is not supported yet; "
-            f"use one slice, e.g. {one} (recipe key slice)"
-        )
-    needed = prod(degree for _, degree in axes)
-    if needed != slice_.num_devices:
-        raise AssignmentError(
-            f"the degrees {_text(axes, ' x ')} need {needed} devices, but slice {slice_} has {slice_.num_devices}: "
-            f"their product must be {slice_.num_devices} (recipe section parallelism, or recipe key slice)"
-        )
-
-
-def _split_refused(slice_: Slice, physical: tuple[int, ...], wanted: Sequence[tuple[str, int]], lane: LaneOver) -> str:
-    """Names the innermost axis that finds no place once the ones inside of it have theirs."""
-    sides = slice_.device_grid
-    left = physical
-    for count in range(1, len(wanted) + 1):
-        dealt = _best(_deals(sides, physical, [degree for _, degree in wanted[-count:]]), lane)
-        if dealt is None:
-            break
-        left = tuple(axis for axis in physical if not any(axis in own for own in dealt))
-    name, degree = wanted[-count]
-    possible = sorted({prod(sides[axis] for axis in own) for own in _subsets(left)})
-    return (
-        f"mesh axis {name} of degree {degree} does not fit on slice {slice_}: the physical axes left for it are "
-        f"{_text(_sides(slice_, left), ', ')}, and a mesh axis takes whole physical axes (splitting one is not "
-        f"supported yet), so its degree may be {', '.join(map(str, possible))}; degrees that work on {slice_}: "
-        f"{_text(_nearest_degrees(sides, physical, wanted), ', ')} (recipe section parallelism, or recipe key slice)"
+    shared = shares(slice_, axes)
+    cost = cost or gather_cost([name for name, degree in axes if degree > 1])
+    inside = [share for share in shared if share.inside > 1]
+    degrees = [share.inside for share in inside]
+    whole = partial(_is_whole, slice_) if whole_axes_first else None
+    found = cheapest(slice_.device_grid, degrees, _rater(slice_, inside, cost), whole)
+    spans = {share.name: own for share, own in zip(inside, found, strict=True)}
+    placements = tuple(
+        _placement(slice_, shared[index], _slice_stride(shared, index), spans.get(shared[index].name, ()))
+        for index in range(len(shared))
     )
+    return Assignment(slice_, placements, *_sites(slice_, shared, spans))
 
 
-def _nearest_degrees(
-    sides: tuple[int, ...], physical: tuple[int, ...], wanted: Sequence[tuple[str, int]]
-) -> list[tuple[str, int]]:
-    """The degrees that fit by the rule and are nearest to the wanted ones, by the factors they are off."""
-
-    def badness(degrees: tuple[int, ...]) -> tuple[float, int, list[float], list[int]]:
-        off = [abs(log2(degree / want)) for degree, (_, want) in zip(degrees, wanted, strict=True)]
-        # Of equally near ones: axes stay in use, inner axes stay as they are, outer axes take what is over.
-        return round(sum(off), 6), degrees.count(1), off[::-1], [-degree for degree in degrees]
-
-    logical = range(len(wanted))
-    fitting = {
-        tuple(prod(sides[axis] for axis, owner in zip(physical, owners, strict=True) if owner == i) for i in logical)
-        for owners in product(logical, repeat=len(physical))
-    }
-    best = min(fitting, key=badness)
-    return [(name, degree) for (name, _), degree in zip(wanted, best, strict=True)]
+GATHERED_BYTES = 64 * 2**20
+"""What the outermost axis gathers where no traffic is known: large enough for bandwidth to be all that counts."""
 
 
-def _subsets(axes: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    return chain.from_iterable(combinations(axes, size) for size in range(len(axes) + 1))
+def gather_cost(names: Sequence[str]) -> Cost:
+    """The cost where no traffic is known: each axis of ``names``, outermost first, gathers four times as much."""
+    full_bytes = {name: GATHERED_BYTES * 4**index for index, name in enumerate(names)}
+    return lambda name, network: network.gather_us(full_bytes[name])
 
 
-def _sides(slice_: Slice, physical: tuple[int, ...]) -> list[tuple[str, int]]:
-    return [(slice_.axis_names[axis], slice_.device_grid[axis]) for axis in physical]
+def _rater(slice_: Slice, axes: Sequence[Share], cost: Cost) -> Callable[[int, Spans], Rating]:
+    known: dict[tuple[int, Network], Rating] = {}
+
+    def rate(index: int, spans: Spans) -> Rating:
+        share = axes[index]
+        joined = network(slice_, spans, share.slices)
+        if (index, joined) not in known:
+            known[index, joined] = Rating(cost(share.name, joined), not is_ring(joined.torus))
+        return known[index, joined]
+
+    return rate
 
 
-def _text(axes: Sequence[tuple[str, int]], separator: str) -> str:
-    return separator.join(f"{name}={degree}" for name, degree in axes)
+def _is_whole(slice_: Slice, spans: Spans) -> bool:
+    """Whether ``spans`` are whole axes, and none of their rings comes back outside of the group (a twist)."""
+    if any(span.length != slice_.device_grid[span.axis] for span in spans):
+        return False
+    wraps = tuple(slice_.device_wrap[span.axis] for span in spans)
+    return network(slice_, spans).torus.wrap == wraps
+
+
+def _placement(slice_: Slice, share: Share, slice_stride: int, spans: Spans) -> AxisPlacement:
+    across = [part_text("slice", share.slices, slice_stride, slice_.num_slices)] if share.slices > 1 else []
+    within = [span.text(slice_.axis_names[span.axis], slice_.device_grid[span.axis]) for span in spans]
+    joined = network(slice_, spans, share.slices)
+    kind: Literal["ring", "line", "switch", "single"]
+    if share.inside == 1:
+        kind = "switch" if share.slices > 1 else "single"
+    else:
+        kind = "ring" if is_ring(joined.torus) else "line"
+    return AxisPlacement(share.name, share.degree, (*across, *within), kind, joined)
+
+
+def _slice_stride(shared: Sequence[Share], index: int) -> int:
+    """How far apart the slices of axis ``index`` are: the axes inside of it have the slices between."""
+    return prod(share.slices for share in shared[index + 1 :])
+
+
+def _sites(
+    slice_: Slice, shared: Sequence[Share], spans: dict[str, Spans]
+) -> tuple[tuple[Coordinate, ...], tuple[int, ...]]:
+    """The coordinate and the slice of every rank: sums over the axes, as each is a number times a stride."""
+    origin = (0,) * len(slice_.device_grid)
+    sites = [(0, origin)]
+    for index, share in enumerate(shared):
+        own = spans.get(share.name, ())
+        slice_steps = [number * _slice_stride(shared, index) for number in range(share.slices)]
+        steps = list(product(slice_steps, _offsets(slice_, own, share.slices)))
+        sites = [
+            (at + by, tuple(i + step for i, step in zip(where, move, strict=True)))
+            for at, where in sites
+            for by, move in steps
+        ]
+    return tuple(where for _, where in sites), tuple(at for at, _ in sites)
+
+
+def _offsets(slice_: Slice, spans: Spans, num_slices: int) -> list[Coordinate]:
+    """How far each member of a group, in rank order, is from the lower end of its spans."""
+    offsets = []
+    for point in walk_of(network(slice_, spans, num_slices).torus)[0]:
+        offset = [0] * len(slice_.device_grid)
+        for span, i in zip(spans, point, strict=False):  # no spans: a torus of one point
+            offset[span.axis] = i * span.stride
+        offsets.append(tuple(offset))
+    return offsets

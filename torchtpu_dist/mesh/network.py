@@ -1,7 +1,10 @@
 """What joins the members of one group: the part of a slice (or of several) that its collectives run on."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
+from math import prod
 
 from torchtpu_dist.errors import AssignmentError
 from torchtpu_dist.mesh.torus import Torus
@@ -64,3 +67,54 @@ class Network:
     def inside(self) -> "Network":
         """The same group as far as one slice goes."""
         return Network(self.generation, self.torus, self.link_gbps, self.hops)
+
+    @cached_property
+    def bandwidth_gbps(self) -> float:
+        """What every position can receive at once, at most: 1e9 bytes a second, all groups beside it active.
+
+        Inside its slice, in an all-gather of a large array: ``2 w`` on a ring (from both sides), ``w`` on a line and
+        between two (an end has one link), summed over the axes. Where one axis is so fast that the others cannot feed
+        it, less: both devices of a chip may get everything over the die link, but together no more than the chip's
+        ICI links bring. Over DCN, :attr:`dcn_gbps`, if the group has one position a slice. 0.0 for a lone position.
+        """
+        if self.torus.num_points == 1:
+            return self.dcn_gbps
+        return (self.torus.num_points - 1) / self._entry_time
+
+    @cached_property
+    def longest_hops(self) -> int:
+        """Physical links between the two positions of a slice that are farthest apart, a twist left out of account."""
+        return sum(
+            hops * (side // 2 if wrap else side - 1)
+            for side, wrap, hops in zip(self.torus.sides, self.torus.wrap, self.hops, strict=True)
+        )
+
+    def gather_us(self, full_bytes: float) -> float:
+        """Microseconds in which the bytes of an all-gather (or reduce-scatter) of ``full_bytes`` can pass, at least.
+
+        Over DCN first, each position fetching its share of what the other slices have, then inside each slice. The
+        published closed form ``V (n - 1) / n`` over ``2 w`` for each wrapped axis and ``w`` for each open one
+        ("How to Scale Your Model"), extended to axes of different rates. No latency.
+        """
+        slices, inside = self.num_slices, self.torus.num_points
+        between_us = full_bytes * (slices - 1) / slices / inside / self.dcn_gbps / 1e3 if slices > 1 else 0.0
+        return between_us + (full_bytes / inside * self._entry_time / 1e3 if inside > 1 else 0.0)
+
+    @property
+    def _entry_time(self) -> float:
+        """Nanoseconds to bring into a box of whole axes what is outside of it, one byte a position; the worst box.
+
+        The box is in a corner, where an open axis has one link and not two. A single position is a box too.
+        """
+        return max(
+            (self.torus.num_points - positions) / (positions * entry_gbps) for positions, entry_gbps in self._boxes()
+        )
+
+    def _boxes(self) -> Iterator[tuple[int, float]]:
+        """Of each box of whole axes, but the whole torus: its positions, and GB/s into each of them from outside."""
+        sides, wrap = self.torus.sides, self.torus.wrap
+        axes = [axis for axis, side in enumerate(sides) if side > 1]
+        for size in range(len(axes)):
+            for box in combinations(axes, size):
+                into = (self.link_gbps[axis] * (2 if wrap[axis] else 1) for axis in axes if axis not in box)
+                yield prod(sides[axis] for axis in box), sum(into)

@@ -22,6 +22,13 @@ def snake(sides: Sequence[int]) -> tuple[Coordinate, ...]:
     return path
 
 
+def has_cycle(sides: Sequence[int], closes: Sequence[bool]) -> bool:
+    """Whether :func:`cycle` finds one."""
+    closing = [wraps for side, wraps in zip(sides, closes, strict=True) if side > 2 and wraps]
+    real = [side for side in sides if side > 1]
+    return bool(closing) if len(real) < 2 else bool(closing) or any(side % 2 == 0 for side in real)
+
+
 def cycle(sides: Sequence[int], closes: Sequence[bool]) -> tuple[Coordinate, ...] | None:
     """As :func:`snake`, but the last point is a neighbour of the first; None where no such walk exists.
 

@@ -142,7 +142,7 @@ def size(num_bytes: int) -> str:
 
 
 def _assignment_table(plan: Plan) -> Table:
-    table = _table("axis", "degree", "carried by", "walk", "hops", "GB/s one way", right=(1, 4, 5))
+    table = _table("axis", "degree", "physical axes", "walk", "hops", "GB/s a device", right=(1, 4, 5))
     for axis in plan.assignment.axes:
         table.add_row(axis.name, str(axis.degree), *_placement(axis))
     return table
@@ -151,7 +151,16 @@ def _assignment_table(plan: Plan) -> Table:
 def _placement(axis: AxisPlacement) -> tuple[str, str, str, str]:
     if axis.kind == "single":
         return "-", "-", "-", "-"
-    return "+".join(axis.physical_axes), axis.kind, str(axis.max_hops), f"{axis.bandwidth_gbps_oneway:g}"
+    inside = [] if axis.kind == "switch" else [axis.kind]
+    across = ["switch"] if axis.network.num_slices > 1 else []
+    rates = [axis.bandwidth_gbps] if inside else []
+    rates += [axis.network.dcn_gbps] if across else []
+    return (
+        "+".join(axis.physical_axes),
+        " + ".join(across + inside),
+        str(axis.max_hops) if inside else "-",
+        " inside, ".join(f"{rate:g}" for rate in rates) + (" DCN" if across else ""),
+    )
 
 
 def _parameter_table(plan: Plan) -> Table:

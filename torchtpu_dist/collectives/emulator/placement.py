@@ -1,8 +1,8 @@
 """Where a group sits on the slice: how it is walked, in which order it adds, what a call would cost there.
 
 The launcher says which slice is emulated (``TORCHTPU_SLICE``) and where each global rank sits on it
-(``TORCHTPU_COORDINATES``, a JSON list of coordinates). Without them every group is a closed ring in
-group order, and nothing is predicted.
+(``TORCHTPU_COORDINATES``, a JSON list of coordinates, each led by the index of its slice if there are several). Without
+them every group is a closed ring in group order, and nothing is predicted.
 """
 
 import json
@@ -16,10 +16,10 @@ from torchtpu_dist.collectives.cost import price
 from torchtpu_dist.collectives.reduction import SubPart, reduction_order
 from torchtpu_dist.collectives.schedule import Op
 from torchtpu_dist.errors import CollectiveError
-from torchtpu_dist.mesh.lane import walk_gbps_oneway
 from torchtpu_dist.mesh.network import Network
 from torchtpu_dist.mesh.slices import Slice
-from torchtpu_dist.mesh.torus import Torus
+from torchtpu_dist.mesh.spans import Box, network
+from torchtpu_dist.mesh.torus import Coordinate, Torus
 from torchtpu_dist.mesh.walk import Walk
 
 SLICE_KEY = "TORCHTPU_SLICE"
@@ -42,16 +42,13 @@ class Placement:
     Attributes:
         order: ``order[i]`` is the group rank at position i of the walk.
         closed: ring or line.
-        hops: torus distance of each step of the walk.
-        slice: the emulated slice, None when there is none.
-        link_gbps_oneway: rate of the walk's slowest step; None without a slice.
+        network: what joins the group on the emulated slice; None without a slice, and for a group over several slices
+            that does not lie alike in all of them.
     """
 
     order: tuple[int, ...]
     closed: bool
-    hops: tuple[int, ...]
-    slice: Slice | None
-    link_gbps_oneway: float | None = None
+    network: Network | None = None
 
     @property
     def num_ranks(self) -> int:
@@ -59,7 +56,7 @@ class Placement:
 
     def additions(self, rank: int) -> tuple[SubPart, ...]:
         """In which order the result part of group rank ``rank`` is added; the leaves are *positions*."""
-        schedule = build_schedule(Op.REDUCE_SCATTER, self._torus)
+        schedule = build_schedule(Op.REDUCE_SCATTER, Torus((self.num_ranks,), (self.closed,)))
         return reduction_order(schedule, self.order.index(rank))
 
     def pricer(self) -> Callable[[str, int], float | None]:
@@ -68,16 +65,9 @@ class Placement:
 
     def _price(self, op: str, full_bytes: int) -> float | None:
         scheduled = _SCHEDULED_AS.get(op)
-        if self.link_gbps_oneway is None or self.slice is None or scheduled is None:
+        if self.network is None or scheduled is None:
             return None
-        # The groups beside a walk that takes every h-th chip share its links.
-        hops = max(self.hops, default=1)
-        rate = self.link_gbps_oneway / hops
-        return price(scheduled, full_bytes, Network(self.slice.generation.name, self._torus, (rate,), (hops,))).time_us
-
-    @property
-    def _torus(self) -> Torus:
-        return Torus((self.num_ranks,), (self.closed,))
+        return price(scheduled, full_bytes, self.network).time_us
 
 
 def place(global_ranks: Sequence[int]) -> Placement:
@@ -85,15 +75,15 @@ def place(global_ranks: Sequence[int]) -> Placement:
 
     Raises:
         SliceError: no such slice.
-        CollectiveError: coordinates without a slice or the other way round, or fewer coordinates than ranks.
+        CollectiveError: coordinates without a slice or the other way round, fewer coordinates than ranks, or ones that
+            do not say which slice they are in.
     """
     slice_name, coordinates_text = os.environ.get(SLICE_KEY), os.environ.get(COORDINATES_KEY)
     if bool(slice_name) != bool(coordinates_text):
         missing = COORDINATES_KEY if slice_name else SLICE_KEY
         raise CollectiveError(f"{SLICE_KEY} and {COORDINATES_KEY} are set together or not at all; {missing} is missing")
     if not slice_name or not coordinates_text:
-        n = len(global_ranks)
-        return Placement(tuple(range(n)), n > 2, (1,) * (n if n > 2 else n - 1), None)
+        return _in_group_order(len(global_ranks), None)
     coordinates = json.loads(coordinates_text)
     if max(global_ranks) >= len(coordinates):
         raise CollectiveError(
@@ -101,7 +91,48 @@ def place(global_ranks: Sequence[int]) -> Placement:
             f"has rank {max(global_ranks)}"
         )
     slice_ = Slice.parse(slice_name)
-    members = [tuple(coordinates[rank]) for rank in global_ranks]
+    by_slice: dict[int, list[Coordinate]] = {}
+    for rank in global_ranks:
+        number, where = _in_slices(slice_, coordinates[rank])
+        by_slice.setdefault(number, []).append(where)
+    if len(by_slice) > 1:
+        return _in_group_order(len(global_ranks), _network_over_slices(slice_, list(by_slice.values())))
+    (members,) = by_slice.values()
     walked = Walk.over(slice_.torus(), members)
-    rate = walk_gbps_oneway(slice_, [members[member] for member in walked.order], walked.closed)
-    return Placement(walked.order, walked.closed, walked.hops, slice_, rate)
+    return Placement(walked.order, walked.closed, _network_in_slice(slice_, members, walked))
+
+
+def _in_group_order(num_ranks: int, joined: Network | None) -> Placement:
+    """DCN joins any to any, so there is nothing to walk along."""
+    return Placement(tuple(range(num_ranks)), num_ranks > 2, joined)
+
+
+def _in_slices(slice_: Slice, place: Sequence[int]) -> tuple[int, Coordinate]:
+    """The slice of a device and its coordinate there."""
+    if slice_.num_slices == 1:
+        return 0, tuple(place)
+    if len(place) != len(slice_.device_grid) + 1 or not 0 <= place[0] < slice_.num_slices:
+        raise CollectiveError(
+            f"{COORDINATES_KEY} has {list(place)} on {slice_}; expected the index of the slice, below "
+            f"{slice_.num_slices}, and {len(slice_.device_grid)} coordinates"
+        )
+    return place[0], tuple(place[1:])
+
+
+def _network_in_slice(slice_: Slice, members: Sequence[Coordinate], walked: Walk) -> Network:
+    box = Box.of(slice_.torus(), members)
+    if box is not None:
+        return network(slice_, box.spans)
+    # An odd group: taken for a ring or line of steps that are all as long as its longest, as if groups side by side
+    # shared the links in between. An estimate: how the ways cross is not looked at.
+    hops = max(walked.hops)
+    rate_gbps = slice_.generation.ici_link_gbps_oneway / slice_.generation.devices_per_chip / hops
+    return Network(slice_.generation.name, Torus((len(members),), (walked.closed,)), (rate_gbps,), (hops,))
+
+
+def _network_over_slices(slice_: Slice, parts: Sequence[Sequence[Coordinate]]) -> Network | None:
+    """The network if the parts of the group in its slices all lie alike."""
+    boxes = [Box.of(slice_.torus(), part) for part in parts]
+    if boxes[0] is None or any(box is None or box.spans != boxes[0].spans for box in boxes):
+        return None
+    return network(slice_, boxes[0].spans, len(parts))

@@ -1,0 +1,155 @@
+"""A stream: one kind of collective that all its groups run in step, as what it puts on the links one step at a time."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache, partial
+from itertools import groupby
+
+import numpy as np
+
+from torchtpu_dist.collectives.algorithms.switch import SwitchSchedule, switch_hops
+from torchtpu_dist.collectives.constants import DCN_HOP_US, fixed_us, hops_us
+from torchtpu_dist.collectives.fabric import Fabric
+from torchtpu_dist.collectives.graph import Graph, Int64s
+from torchtpu_dist.collectives.groups import Groups, Routes
+from torchtpu_dist.collectives.latency import critical_hops
+from torchtpu_dist.collectives.loads import step_loads
+from torchtpu_dist.collectives.plan import Plan, Stage
+from torchtpu_dist.collectives.schedule import Schedule
+from torchtpu_dist.errors import ScheduleError
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """One collective on each of ``groups``, all in step.
+
+    Attributes:
+        work: what is run: the plan of a price, or a schedule on the torus of the groups.
+        groups: who runs it, side by side.
+        full_bytes: bytes of the full array of each group, as :func:`torchtpu_dist.collectives.cost.price` counts them.
+        start_us: when it is started.
+        name: for reports.
+    """
+
+    work: Plan | Schedule
+    groups: Groups
+    full_bytes: float
+    start_us: float = 0.0
+    name: str = ""
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """One after the other; a schedule is a single one."""
+        if isinstance(self.work, Plan):
+            return self.work.stages
+        axes = tuple(range(len(self.groups.torus.sides)))
+        return (Stage(self.work.op, self.work, Fraction(1), "slice", axes),)
+
+
+@dataclass(frozen=True, eq=False)
+class Leg:
+    """A part of a stream: a wait, then steps that load links one after the other.
+
+    Attributes:
+        wait_us: for what costs time but no bytes.
+        schedule: whose steps are run.
+        chunk_bytes: bytes of each chunk.
+        routes: physical links of the links that :func:`runs` counts.
+    """
+
+    wait_us: float
+    schedule: Schedule
+    chunk_bytes: float
+    routes: Routes
+
+
+Router = Callable[[Groups, Schedule, float], tuple[Routes, int]]
+"""For groups, a schedule on their torus and the bytes of a chunk: the routes, and hops that they add to the latency."""
+
+
+def legs(stream: Stream, fabric: Fabric, router: Router | None = None) -> list[Leg]:
+    """One leg for each stage: first the wait, as the cost model has it, then the bytes.
+
+    Args:
+        router: how bytes go inside a slice; None: straight.
+
+    Raises:
+        ScheduleError: negative bytes or start, or a schedule on another torus than the groups'.
+    """
+    groups, name = stream.groups, stream.name or "stream"
+    if stream.full_bytes < 0 or stream.start_us < 0:
+        raise ScheduleError(
+            f"{name}: got {stream.full_bytes} bytes starting at {stream.start_us} us, expected 0 or more of both"
+        )
+    if groups.slice != fabric.slice:
+        raise ScheduleError(f"{name}: its groups are on {groups.slice}, the fabric is that of {fabric.slice}")
+    network = groups.network
+    wait_us = fixed_us(network.generation) if network.num_ranks > 1 else 0.0
+    found: list[Leg] = []
+    hops = 0
+    for stage in stream.stages:
+        schedule = stage.schedule
+        part = groups if stage.over_dcn else _along(groups, stage.axes)
+        sides = (groups.num_slices,) if stage.over_dcn else part.torus.sides
+        if schedule.torus.sides != sides:
+            raise ScheduleError(
+                f"{name}: {schedule.op} ({schedule.algorithm}) is for a torus of sides {schedule.torus.sides}, "
+                f"its groups have {sides} in {stage.where}"
+            )
+        chunk_bytes = float(stage.share) * stream.full_bytes / schedule.chunks_in_full
+        if stage.over_dcn:
+            wait_us += DCN_HOP_US * switch_hops(schedule)
+            routes = _dcn_routes(groups, fabric)
+        else:
+            routes, more_hops = (router or partial(_straight, fabric))(part, schedule, chunk_bytes)
+            own_hops = critical_hops(schedule, tuple(network.hops[axis] for axis in stage.axes)) + more_hops
+            wait_us += hops_us(hops + own_hops) - hops_us(hops)
+            hops += own_hops
+        found.append(Leg(wait_us, schedule, chunk_bytes, routes))
+        wait_us = 0.0
+    return found
+
+
+def _straight(fabric: Fabric, groups: Groups, schedule: Schedule, chunk_bytes: float) -> tuple[Routes, int]:
+    return _straight_routes(fabric, groups, schedule.symmetric), 0
+
+
+# Groups and fabrics are told apart by identity: these spare the second of several streams the work of the first.
+@lru_cache(maxsize=64)
+def _straight_routes(fabric: Fabric, groups: Groups, symmetric: bool) -> Routes:
+    routes = groups.routes(fabric)
+    return routes.folded(Graph.of(groups.torus)) if symmetric else routes
+
+
+@lru_cache(maxsize=64)
+def _along(groups: Groups, axes: tuple[int, ...]) -> Groups:
+    return groups.along(axes)
+
+
+@lru_cache(maxsize=64)
+def _dcn_routes(groups: Groups, fabric: Fabric) -> Routes:
+    return groups.dcn_routes(fabric)
+
+
+@lru_cache(maxsize=64)
+def runs(schedule: Schedule) -> tuple[tuple[int, Int64s], ...]:
+    """Steps in a row that load the links alike, as one: how many, and the chunks on each link in all of them together.
+
+    Links are counted as in :mod:`torchtpu_dist.collectives.loads`; over a switch, ``2 * position + way``, way 0 for
+    sending and 1 for receiving.
+    """
+    found = []
+    for _, equal in groupby(_loads(schedule), key=lambda load: load.tobytes()):
+        steps = list(equal)
+        found.append((len(steps), len(steps) * steps[0]))
+    return tuple(found)
+
+
+def _loads(schedule: Schedule) -> Iterator[Int64s]:
+    if not isinstance(schedule, SwitchSchedule):
+        yield from step_loads(schedule)
+        return
+    for step in schedule.steps:
+        ends = np.concatenate([2 * step.source.astype(np.int64), 2 * step.destination.astype(np.int64) + 1])
+        yield np.bincount(ends, minlength=2 * schedule.num_ranks)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import combinations
 
-from torchtpu_dist.collectives.algorithms import build_schedule
 from torchtpu_dist.collectives.algorithms.exchange import exchange, share_in_the_middle, used_axes
 from torchtpu_dist.collectives.algorithms.hierarchical import from_root, in_pieces, over_slices, to_root
 from torchtpu_dist.collectives.plan import Plan, Stage, added_up, all_axes, dcn_stage, slice_stage
@@ -159,7 +158,7 @@ def _name(network: Network, axes: tuple[int, ...]) -> str:
     """What an all-reduce that exchanges along ``axes`` is called, as far as it runs inside the slices."""
     used = used_axes(network)
     if not axes:
-        return build_schedule(Op.ALL_GATHER, network.torus, network.capacity).algorithm
+        return slice_stage(Op.ALL_GATHER, network, all_axes(network)).schedule.algorithm
     if axes == used:
         return "exchange"
     return f"exchange along ax{'i' if len(axes) == 1 else 'e'}s {', '.join(map(str, axes))}"

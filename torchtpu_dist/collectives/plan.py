@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
 
-from torchtpu_dist.collectives.algorithms import build_schedule
+from torchtpu_dist.collectives.algorithms.rotate import any_way_round
 from torchtpu_dist.collectives.algorithms.switch import SwitchSchedule, switch_schedule, verify_switch
 from torchtpu_dist.collectives.schedule import Op, Schedule
 from torchtpu_dist.collectives.verify import verify
@@ -104,9 +104,9 @@ def slice_stage(
     root: int = 0,
     pieces: int | None = None,
 ) -> Stage:
-    """The stage that does ``op`` along ``axes`` of the group's torus; ``root`` and ``pieces`` as in build_schedule."""
+    """The stage that does ``op`` along ``axes`` of the group's torus; ``root`` and ``pieces`` as in any_way_round."""
     part = part_of(network, axes)
-    schedule = build_schedule(op, part.torus, part.capacity, root, pieces)
+    schedule = any_way_round(op, part.torus, part.capacity, root, pieces)
     whole = axes == all_axes(network)
     where = "slice" if whole else f"ax{'i' if len(axes) == 1 else 'e'}s {', '.join(map(str, axes))}"
     return Stage(op, schedule, share, where, axes)

@@ -4,7 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from torchtpu_dist.collectives.graph import NONE, Graph, coordinates, numbers
@@ -85,6 +85,19 @@ def test_translations_take_links_to_links_and_each_position_to_one_base(torus: T
     assert sorted(np.concatenate(seen).tolist()) == positions.tolist()
     assert graph.orbit[graph.bases].tolist() == list(range(len(graph.bases)))
     assert (len(graph.translations) == torus.num_points) == torus.is_symmetric
+    assert graph.is_mapped_to_itself
+
+
+@settings(deadline=None)
+@given(tori(), st.data())
+def test_where_a_link_is_missing_translations_do_not_map_links_to_links(torus: Torus, data: st.DataObject) -> None:
+    whole = Graph.of(torus)
+    assume(len(whole.translations) > 1)
+    start, port = np.nonzero(whole.neighbour != NONE)
+    gone = data.draw(st.integers(0, len(start) - 1))
+    neighbour = whole.neighbour.copy()
+    neighbour[start[gone], port[gone]] = NONE
+    assert not Graph(torus, neighbour).is_mapped_to_itself
 
 
 def test_a_line_has_no_translation_and_a_ring_all() -> None:

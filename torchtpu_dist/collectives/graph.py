@@ -1,7 +1,8 @@
 """A torus as arrays: who is whose neighbour over which link, for code that looks at all chips at once."""
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, singledispatch
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -74,6 +75,20 @@ class Graph:
         places = np.minimum(coordinates(self.torus), np.array(lines) - 1)
         return np.ravel_multi_index(tuple(places.T), lines).astype(np.int32)
 
+    @cached_property
+    def is_mapped_to_itself(self) -> bool:
+        """Whether :attr:`translations` do map links to links, by the same port.
+
+        They do on a torus without faults. Translations add up, so it is enough to try those by one place.
+        """
+        for axis, even in enumerate(self._even):
+            if even and self.torus.sides[axis] > 1 and len(self.translations) > 1:
+                moved = self.translate(np.arange(self.num_positions), prod(self.torus.sides[axis + 1 :]))
+                image = np.where(self.neighbour == NONE, NONE, moved[self.neighbour])
+                if (self.neighbour[moved] != image).any():
+                    return False
+        return True
+
     @property
     def _even(self) -> list[bool]:
         return [wrap or side <= 2 for side, wrap in zip(self.torus.sides, self.torus.wrap, strict=True)]
@@ -85,6 +100,12 @@ class Graph:
 
 @lru_cache(maxsize=256)
 def _graph(torus: Torus) -> Graph:
+    return build(torus)
+
+
+@singledispatch
+def build(torus: Torus) -> Graph:
+    """The graph of a torus of any kind; :meth:`Graph.of` asks once for each. A kind of its own registers itself."""
     dims = len(torus.sides)
     neighbour = np.full((torus.num_points, 2 * dims), NONE, np.int32)
     points = coordinates(torus)

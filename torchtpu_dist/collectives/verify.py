@@ -6,8 +6,8 @@ carries ``capacity`` chunks a step in each direction. What the positions hold me
 :mod:`torchtpu_dist.collectives.holdings`.
 
 Of a symmetric schedule the listed transfers are run, those of the base parts: every other part does the same elsewhere,
-as the translations along axes that wrap map links to links (:attr:`Graph.translations`). A transfer over a link stands
-for one over every translate of it, so the load of a link is the number of listed transfers over its translates.
+as the translations along axes that wrap map links to links, which is checked. A transfer over a link stands for one
+over every translate of it, so the load of a link is the number of listed transfers over its translates.
 """
 
 from dataclasses import dataclass
@@ -80,6 +80,8 @@ def _check_form(schedule: Schedule) -> None:
     dims, last = len(schedule.torus.sides), schedule.num_ranks - 1
     if schedule.symmetric and schedule.op.has_root:
         raise ScheduleError(f"{name(schedule)}: listed as symmetric, but the root does what no other position does")
+    if schedule.symmetric and not Graph.of(schedule.torus).is_mapped_to_itself:
+        raise ScheduleError(f"{name(schedule)}: listed as symmetric, but not every position has the same links")
     if schedule.pieces < 1:
         raise ScheduleError(f"{name(schedule)}: parts cut into {schedule.pieces} pieces, expected at least 1")
     if len(schedule.capacity) != dims or min(schedule.capacity) < 1:

@@ -1,0 +1,143 @@
+"""What is written on the film of a collective."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from torchtpu_dist.cli.film import Frame
+from torchtpu_dist.cli.group import SLICE, Group
+from torchtpu_dist.cli.sizes import bytes_text
+from torchtpu_dist.cli.times import us_text
+from torchtpu_dist.collectives.cost import Price
+from torchtpu_dist.collectives.graph import coordinates
+from torchtpu_dist.collectives.plan import Stage
+from torchtpu_dist.collectives.schedule import Op
+
+_MEANING = {
+    Op.ALL_GATHER: "what it has of the gathered array",
+    Op.REDUCE_SCATTER: "what is summed up of its part",
+    Op.ALL_REDUCE: "its own sum, then all others",
+    Op.ALL_TO_ALL: "what it got of the blocks meant for it",
+    Op.BROADCAST: "what it has of the root's array",
+    Op.REDUCE: "what it has summed up",
+}
+_FOLLOWED = {
+    Op.ALL_GATHER: "The part of {chip} on its way (green: has it)",
+    Op.REDUCE_SCATTER: "One part, summed up at {chip} (green: has a sum to pass on)",
+    Op.ALL_REDUCE: "One part, summed up at {chip}, then spread (green: has it)",
+    Op.ALL_TO_ALL: "What {chip} sends (green: has got its block)",
+    Op.BROADCAST: "The first piece on its way from {chip} (green: has it)",
+    Op.REDUCE: "The first piece on its way to {chip} (green: has a sum to pass on)",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Captions:
+    """The words for the film ``frames`` of ``price``, which is one of ``group``."""
+
+    price: Price
+    group: Group
+    frames: Sequence[Frame]
+
+    @property
+    def title(self) -> str:
+        """Op, bytes, slice and time."""
+        price = self.price
+        return f"{price.op} of {bytes_text(price.full_bytes)} on {self.group.slice}: {us_text(price.time_us)}, modelled"
+
+    @property
+    def subtitle(self) -> str:
+        """The group and its schedule."""
+        price, steps = self.price, self.price.num_steps
+        return (
+            f"{self.group.in_words} · {price.algorithm}, {steps} step{'s' * (steps != 1)} · "
+            f"{price.algbw_gbps:.4g} GB/s algorithm bandwidth · bandwidth bound {us_text(price.bound_us)}"
+        )
+
+    @property
+    def footnote(self) -> str:
+        """How to read the picture."""
+        torus = self.group.network.torus
+        if sum(side > 1 for side in torus.sides) < 3:
+            parts = ["Each link has two lanes, one a direction; traffic keeps to the right."]
+        else:
+            parts = ["On the left, the half of a link next to a chip shows what the chip sends."]
+        if any(torus.wrap) and sum(side > 1 for side in torus.sides) > 1:
+            shifted = ", shifted by the twist" if torus.twist else ""
+            parts.append(f"Stubs are wrap links, which go on at the opposite edge{shifted}.")
+        longest = max(frame.stop - frame.first for frame in self.frames)
+        if longest > 1:
+            parts.append(f"A frame is up to {longest} steps taken together.")
+        if self.group.num_groups > 1:
+            parts.append(f"One of {self.group.num_groups} groups is drawn; all run side by side.")
+        if SLICE in self.group.axes:
+            parts.append(f"Slice {self.slice_drawn} is drawn.")
+        return " ".join(parts)
+
+    @property
+    def origin(self) -> int:
+        """The position whose part is followed, in its slice: the root, else the first."""
+        return self.price.plan.root % self.group.network.torus.num_points
+
+    @property
+    def slice_drawn(self) -> int:
+        """The slice of the root, else the first."""
+        return self.price.plan.root // self.group.network.torus.num_points
+
+    @cached_property
+    def position_names(self) -> list[str]:
+        """``chip (0,1)`` for each position, its index along each axis of the group; ``device`` where a chip has two."""
+        kind = "device" if self.group.slice.generation.devices_per_chip == 2 else "chip"
+        points = coordinates(self.group.network.torus).tolist()
+        return [f"{kind} ({','.join(map(str, point))})" for point in points]
+
+    def panel_title(self, number: int, frame: Frame) -> str:
+        """Of picture ``number``: 0 is all traffic, 1 the part that is followed."""
+        stage = self._stage(frame)
+        op = stage.schedule.op
+        if number == 0:
+            return f"<b>All traffic</b>   blue of a chip: {_MEANING[op]}"
+        chip = self.position_names[self.origin]
+        if stage.over_dcn:
+            return "<b>One part</b>   each chip talks to those at its own place in the other slices (green: has it)"
+        if len(stage.axes) < len(self.group.network.torus.sides):
+            chip = "the first of each line"
+        return f"<b>One part</b>   {_FOLLOWED[op].format(chip=chip)}"
+
+    def tick(self, frame: Frame) -> str:
+        """What stands at the slider: microseconds, and at its ends that they are that."""
+        text = f"{frame.elapsed_us:.0f}" if self.price.time_us >= 100 else f"{frame.elapsed_us:.3g}"
+        return f"{text} us" if frame in (self.frames[0], self.frames[-1]) else text
+
+    def status(self, frame: Frame) -> str:
+        """How far ``frame`` is."""
+        stage, stages = self._stage(frame), self.price.plan.stages
+        parts = []
+        if len(stages) > 1:
+            what = f"{stage.schedule.op}{' of whole arrays' * stage.adds_locally} {self._where(stage)}"
+            parts.append(f"stage {frame.stage + 1} of {len(stages)}: {what}")
+        parts.append(f"<b>step {frame.stop} of {stage.schedule.num_steps}</b>")
+        parts.append(f"<b>{us_text(frame.elapsed_us)}</b> of {us_text(self.price.time_us)}")
+        parts.append(f"<b>{frame.moved:.0%}</b> of the traffic is done")
+        arrived = frame.state.arrived
+        if stage.schedule.op is Op.REDUCE:
+            parts.append(f"<b>{arrived[self.origin]:.0%}</b> has arrived at the root")
+        else:
+            low, high = f"{arrived.min():.0%}", f"{arrived.max():.0%}"
+            apart = "at every chip" if low == high else f"on average, {low} to {high} a chip"
+            parts.append(f"<b>{arrived.mean():.0%}</b> has arrived {apart}")
+        return "   ·   ".join(parts)
+
+    def axis_names(self) -> list[str]:
+        """The names of the axes of the group's torus."""
+        return [self.group.slice.axis_names[axis] for axis in self.group.physical] or [""]
+
+    def _stage(self, frame: Frame) -> Stage:
+        return self.price.plan.stages[frame.stage]
+
+    def _where(self, stage: Stage) -> str:
+        if stage.over_dcn:
+            return "between the slices, over DCN"
+        if len(stage.axes) == len(self.group.network.torus.sides):
+            return "inside each slice"
+        return f"along {', '.join(self.axis_names()[axis] for axis in stage.axes)}"

@@ -1,0 +1,167 @@
+"""The price of a collective as ``torchtpu collective`` prints it: in words, 80 columns wide, and as an object."""
+
+import re
+from collections.abc import Sequence
+from textwrap import wrap
+from typing import Any
+
+from torchtpu_dist.cli.group import Group
+from torchtpu_dist.cli.question import Question
+from torchtpu_dist.cli.sizes import bytes_text
+from torchtpu_dist.cli.times import us_text
+from torchtpu_dist.collectives.algorithms.gather import name_of
+from torchtpu_dist.collectives.cost import Price
+from torchtpu_dist.collectives.schedule import Op
+from torchtpu_dist.mesh import Slice
+
+_COLUMNS = 80
+_LABEL = 14
+_MOST_ALTERNATIVES = 5
+_FULL = {
+    Op.ALL_REDUCE: "the input",
+    Op.ALL_GATHER: "the gathered array",
+    Op.REDUCE_SCATTER: "the input",
+    Op.BROADCAST: "the array",
+    Op.REDUCE: "the input",
+    Op.ALL_TO_ALL: "what each device holds",
+}
+
+
+def as_object(price: Price, question: Question) -> dict[str, Any]:
+    """What ``--json`` prints.
+
+    ``steps`` are slots of the links' time; ``bytes`` and ``algbw_gbps`` are of the full array; ``gbps`` is 1e9 bytes a
+    second. ``bound_us`` is the least that the bytes can take; ``time_over_bound`` is None where nothing has to move.
+    ``num_ranks`` is the size of a group, of which ``num_groups`` run side by side. ``root`` is a position, None for an
+    op without one. ``stages`` run one after the other; ``share`` is a stage's full array over that of the op.
+    """
+    group = question.group
+    return {
+        "algorithm": price.algorithm,
+        "steps": price.num_steps,
+        "time_us": price.time_us,
+        "algbw_gbps": price.algbw_gbps,
+        "busbw_gbps": price.busbw_gbps,
+        "bound_us": price.bound_us,
+        "link_utilisation": price.link_utilisation,
+        "op": str(price.op),
+        "slice": group.slice.name,
+        "axes": list(group.axes),
+        "bytes": price.full_bytes,
+        "num_ranks": price.num_ranks,
+        "num_groups": group.num_groups,
+        "root": question.root if price.op.has_root else None,
+        "fixed_us": price.fixed_us,
+        "latency_us": price.latency_us,
+        "transfer_us": price.transfer_us,
+        "dcn_us": price.dcn_us,
+        "time_over_bound": price.time_us / price.bound_us if price.bound_us else None,
+        "why": price.why,
+        "stages": [
+            {
+                "op": str(stage.op),
+                "where": stage.where,
+                "algorithm": stage.schedule.algorithm,
+                "steps": stage.schedule.num_steps,
+                "share": float(stage.share),
+            }
+            for stage in price.plan.stages
+        ],
+        "alternatives": [{"algorithm": name, "time_us": time_us} for name, time_us in price.alternatives],
+    }
+
+
+def in_words(price: Price, question: Question) -> list[str]:
+    """What is printed without ``--json``; no line is longer than 80 columns."""
+    group = question.group
+    title = f"{price.op} of {bytes_text(price.full_bytes)} ({_FULL[price.op]}) on {group.slice}, modelled"
+    lines = [*wrap(title, _COLUMNS), ""]
+    for label, text in _rows(price, question):
+        first, *more = wrap(text, _COLUMNS - _LABEL, break_on_hyphens=False)
+        lines += [f"{label:<{_LABEL}}{first}", *(" " * _LABEL + line for line in more)]
+    return lines
+
+
+def _rows(price: Price, question: Question) -> list[tuple[str, str]]:
+    group = question.group
+    parts = [("fixed", price.fixed_us), ("latency", price.latency_us), ("transfer", price.transfer_us)]
+    if group.network.num_slices > 1:
+        parts.append(("DCN", price.dcn_us))
+    rows = [
+        ("slice", slice_in_words(group.slice)),
+        ("group", group_in_words(group)),
+        ("algorithm", price.algorithm),
+        ("why", price.why + _axes_meant(price, group)),
+        ("steps", str(price.num_steps)),
+        ("time", f"{us_text(price.time_us)} = " + " + ".join(f"{us_text(time)} {name}" for name, time in parts)),
+        ("bandwidth", f"{price.algbw_gbps:.4g} GB/s algorithm, {price.busbw_gbps:.4g} GB/s bus"),
+        ("bound", _bound(price)),
+        ("links", f"{price.link_utilisation:.1%} of what the group's ICI links could carry in that time"),
+    ]
+    if price.op.has_root:
+        rows.insert(2, ("root", f"position {question.root} of 0 to {group.size - 1}"))
+    rows += _alternatives(price.alternatives)
+    rows.append(
+        ("left out", "what a chip does itself (adding, copying into place), ranks that come late, other traffic")
+    )
+    return rows
+
+
+def slice_in_words(slice_: Slice) -> str:
+    """Shape, chips, and which axes wrap."""
+    text = f"{'x'.join(map(str, slice_.topology))}, {slice_.num_chips} chip{'s' * (slice_.num_chips != 1)}"
+    if slice_.generation.devices_per_chip == 2:
+        text += " of two devices"
+    if slice_.num_slices > 1:
+        text = f"{slice_.num_slices} slices of {text} each, joined by DCN"
+    names = [name for name, wraps in zip(slice_.axis_names, slice_.wrap, strict=False) if wraps]
+    if not names:
+        return f"{text}; no axis wraps"
+    return f"{text}; {', '.join(names)} wrap{'s' * (len(names) == 1)}{', twisted' if slice_.twisted else ''}"
+
+
+def group_in_words(group: Group) -> str:
+    """Axes, size, how many run side by side, shape, and what a link carries."""
+    network = group.network
+    torus, names = network.torus, [group.slice.axis_names[axis] for axis in group.physical]
+    texts = [group.in_words]
+    if names:
+        kind = name_of(torus)
+        shape = "x".join(map(str, torus.sides))
+        texts.append(f"a {'twisted ' if torus.twist else ''}{kind} of {shape}")
+        rates = sorted(set(network.link_gbps))
+        along = [[name for name, own in zip(names, network.link_gbps, strict=True) if own == rate] for rate in rates]
+        each = [
+            f"{rate:g} GB/s" + f" along {', '.join(on)}" * (len(rates) > 1)
+            for rate, on in zip(rates, along, strict=True)
+        ]
+        texts.append(f"a link carries {' and '.join(each)} each way")
+    if network.num_slices > 1:
+        texts.append(f"DCN {network.dcn_gbps:g} GB/s a device")
+    return "; ".join(texts)
+
+
+def _bound(price: Price) -> str:
+    if not price.bound_us:
+        return "0 us: no byte has to move"
+    ratio = price.time_us / price.bound_us
+    return (
+        f"{us_text(price.bound_us)} for the bytes alone; the time is {ratio:,.{0 if ratio >= 100 else 2}f} times that"
+    )
+
+
+def _alternatives(alternatives: Sequence[tuple[str, float]]) -> list[tuple[str, str]]:
+    """One row each, the first with the label."""
+    rows = [f"{us_text(time_us)}  {name}" for name, time_us in alternatives[:_MOST_ALTERNATIVES]]
+    if len(alternatives) > _MOST_ALTERNATIVES:
+        rows.append(f"and {len(alternatives) - _MOST_ALTERNATIVES} more")
+    return [("" if number else "alternatives", row) for number, row in enumerate(rows)]
+
+
+def _axes_meant(price: Price, group: Group) -> str:
+    """Which axes the numbers of algorithms mean, where one occurs."""
+    said = " ".join([price.algorithm, price.why, *(name for name, _ in price.alternatives[:_MOST_ALTERNATIVES])])
+    if not re.search(r"\bax[ie]s \d", said):
+        return ""
+    names = (f"{number} is {group.slice.axis_names[axis]}" for number, axis in enumerate(group.physical))
+    return f" (axis {', '.join(names)})"

@@ -240,7 +240,7 @@ class _Held:
             return "" if along <= self._own_parts else "gathers parts that all hold already"
         if along & self._own_parts:
             return "adds parts that are not the same ones"
-        return "" if along <= self._own_sums else "adds contributions that are in the sum already, or nothing"
+        return "" if along <= self._own_sums else "adds contributions that are in the sum already"
 
     def check_end(self) -> None:
         """What the op promises."""

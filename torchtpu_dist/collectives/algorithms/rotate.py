@@ -38,7 +38,7 @@ def any_way_round(
         where = where[_from_first_root(upright, int(np.flatnonzero(where == root)[0]))]
         first_root = int(np.flatnonzero(where == root)[0])
     schedule = build_schedule(op, upright, tuple(capacity[axis] for axis in order), first_root, pieces)
-    if (where == np.arange(torus.num_points)).all():
+    if upright == torus and (where == np.arange(torus.num_points)).all():
         return schedule
     return replace(
         schedule,

@@ -22,10 +22,11 @@ def fake_rank(rank: int, world_size: int) -> Iterator[None]:
 
 
 def test_mesh_groups_are_the_assignments() -> None:
-    assignment = assign(Slice.parse("v5p-16"), [("dp_replicate", 1), ("dp_shard", 2), ("cp", 2), ("tp", 2)])
+    axes = [("dp_replicate", 1), ("dp_shard", 2), ("cp", 2), ("tp", 2)]
+    assignment = assign(Slice.parse("v5p-16"), axes)
     for rank in (0, 5):
         with fake_rank(rank, 8):
-            mesh = build_device_mesh(assignment)
+            mesh = build_device_mesh(assignment.slice, axes)
             assert mesh.mesh_dim_names == ("dp_shard", "cp", "tp")
             assert mesh.mesh.tolist() == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
             assert mesh.device_type == "cpu"
@@ -36,17 +37,19 @@ def test_mesh_groups_are_the_assignments() -> None:
 
 def test_one_device_is_a_mesh_of_one_axis() -> None:
     with fake_rank(0, 1):
-        mesh = build_device_mesh(assign(Slice.parse("v5e-1"), [("dp_shard", 1), ("tp", 1)]))
+        mesh = build_device_mesh(Slice.parse("v5e-1"), [("dp_shard", 1), ("tp", 1)])
         assert mesh.mesh_dim_names == ("dp_shard",)
         assert mesh.mesh.tolist() == [0]
 
 
 def test_refused_without_the_right_world() -> None:
-    assignment = assign(Slice.parse("v5e-8"), [("dp_shard", 4), ("tp", 2)])
+    asked = Slice.parse("v5e-8"), [("dp_shard", 4), ("tp", 2)]
     with pytest.raises(AssignmentError, match="call init_process_group before"):
-        build_device_mesh(assignment)
+        build_device_mesh(*asked)
     with (
         fake_rank(1, 4),
         pytest.raises(AssignmentError, match=r"rank 1: .* has 4 ranks, but slice v5e-8 has 8 devices"),
     ):
-        build_device_mesh(assignment)
+        build_device_mesh(*asked)
+    with pytest.raises(AssignmentError, match="mesh axis tp of degree 3 does not fit on slice v5e-8"):
+        build_device_mesh(Slice.parse("v5e-8"), [("dp_shard", 4), ("tp", 3)])

@@ -35,6 +35,11 @@ def of(name: str, *spans: tuple[int, int, int], num_slices: int = 1) -> Network:
         (of("v5p-256", (0, 4, 1), (2, 4, 1)), Torus((4, 4), (False, False)), (90, 90)),
         (of("v5p-256", (0, 4, 1), (2, 2, 4)), Torus((4, 2), (False, False)), (90, 45)),
         (of("v5p-256", (0, 2, 2), (2, 8, 1)), Torus((2, 8), (False, True)), (45, 90)),
+        (
+            of("v5p:12x12x24", (0, 12, 1), (2, 3, 8)),
+            Torus((12, 3), (False, True)),
+            (90, 11.25),
+        ),  # a shift of 12: not met
         (of("v5p-512", (0, 4, 1), (1, 8, 1)), Torus((4, 8), (False, True)), (90, 90)),
         (of("v5p-256_untwisted", (0, 4, 1)), Torus((4,), (True,)), (90,)),
         (of("v5e-8"), Torus((1,), (False,)), (45,)),

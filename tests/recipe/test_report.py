@@ -50,13 +50,44 @@ def test_every_value_shows_its_origin(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_dry_run_has_all_its_parts_and_ends_by_saying_so() -> None:
     text = dry_run("llama3_8b_v5p_128")
-    parts = ["recipe", "slice v5p-128", "device mesh", "parameters", "memory of a device (modelled", "batch"]
+    parts = ["recipe", "slice v5p-128", "device mesh", "traffic of a step (modelled", "parameters"]
+    parts += ["memory of a device (modelled", "batch"]
     positions = [text.index(f"\n{part}") for part in parts]
     assert positions == sorted(positions)
     assert text.rstrip().endswith("dry run: nothing was started")
     assert "8,030,261,248" in text
     assert "dp_shard=16 on x+y (ring), tp=4 on z (ring)" in text
     assert "128 samples a step = 16 data-parallel ranks x 2 (local) x 4 passes" in text
+
+
+def rows(text: str, first: str, last: str) -> dict[str, list[str]]:
+    """The rows of the table between two headings, by their first cell."""
+    lines = text[text.index(f"\n{first}") : text.index(f"\n{last}")].splitlines()
+    cells = [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in lines]
+    return {line[0]: line[1:] for line in cells if len(line) > 1}
+
+
+def test_assignment_table_has_axes_walk_hops_and_what_a_device_gets() -> None:
+    table = rows(dry_run("llama3_8b_v5p_128"), "device mesh", "traffic")
+    assert table["axis"] == ["degree", "physical axes", "walk", "hops", "GB/s a device"]
+    assert table["dp_shard"] == ["16", "x+y", "ring", "1", "360"]
+    assert table["tp"] == ["4", "z", "ring", "1", "180"]
+    assert table["dp_replicate"] == ["1", "-", "-", "-", "-"]
+    text = dry_run("llama3_debug", "slice=4*v5e-8", "parallelism.data_parallel_replicate_degree=2")
+    table = rows(text, "device mesh", "traffic")
+    assert table["dp_replicate"] == ["2", "slice[::2]", "switch", "-", "3.1 (DCN)"]
+    assert table["dp_shard"] == ["8", "slice[:2]+y", "switch, line", "1", "45, 3.1 (DCN)"]
+    assert "parts of axes as Python slices: x[:4] is four neighbours" in text
+    assert "parts of axes" not in dry_run("llama3_8b_v5p_128")
+
+
+def test_traffic_table_names_what_is_sent() -> None:
+    text = dry_run("llama3_8b_v5p_128")
+    lines = text[text.index("\ntraffic") : text.index("\nparameters")].splitlines()
+    gathered = next(line.split() for line in lines if "weights, block" in line)
+    # 2 gathers of 32 blocks in 4 passes; a block of 218 M parameters in bfloat16, a quarter of it on each tp rank
+    assert gathered[:7] == ["dp_shard", "all_gather", "weights,", "block", "256", "104.0", "MiB"]
+    assert "traffic" not in dry_run("llama3_debug", "slice=v5e-1", "parallelism.tensor_parallel_degree=1")
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -98,6 +129,22 @@ def test_every_rank_is_drawn_at_its_coordinate() -> None:
     rows = [[int(cell) for cell in line.split("--")] for line in draw_torus(plan.assignment)[::2]]
     for rank, (x, y) in enumerate(plan.assignment.coordinates):
         assert rows[x][y] == rank
+
+
+def test_of_several_slices_the_first_is_drawn_and_the_others_are_told() -> None:
+    assert drawing("slice=2*v5e-8", "parallelism.data_parallel_replicate_degree=2") == drawing("slice=v5e-8")
+    two = head("slice=2*v5e-8", "parallelism.data_parallel_replicate_degree=2")
+    assert "2*v5e-8: 2 slices of 8 chips, 2x4, no axis wraps; 2 hosts, 16 devices" in two
+    assert "slice 0 is drawn; at the same place the rank is 8 higher in slice 1\n" in two
+    three = head("slice=3*v5e-8", "parallelism.data_parallel_replicate_degree=3")
+    assert "the rank is 8 n higher in slice n\n" in three
+    large = head("slice=2*v5e-64", "parallelism.data_parallel_replicate_degree=2")
+    assert "rank 0 at slice=0, x=0, y=0, rank 127 at slice=1, x=" in large
+
+
+def test_a_twisted_slice_says_so() -> None:
+    assert "4x4x8, x, y and z wrap, twisted; 32 hosts" in head("slice=v5p-256")
+    assert "twisted" not in head("slice=v5p-256_untwisted").replace("_untwisted", "")
 
 
 def test_large_slice_is_not_drawn() -> None:

@@ -40,7 +40,7 @@ from torchtpu_dist.parallel.config import ActivationCheckpointConfig, Parallelis
 from torchtpu_dist.parallel.degrees import ParallelDegrees
 
 _STATE_DTYPE_BYTES = 4  # parameters, gradients and moments are kept in float32
-_COMPUTE_BYTES = {"float32": 4, "bfloat16": 2}
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2}
 _GIB = 2**30
 
 
@@ -143,14 +143,15 @@ def kept_activation_bytes(
     everything = block_activation_bytes(args, num_tokens, tp, compute_bytes)
     block_input = num_tokens * compute_bytes * args.dim // tp
     last_norm = num_tokens * (8 * args.dim // tp + compute_bytes * args.dim)
-    recomputed = _num_recomputed(args, config)
+    recomputed = num_recomputed_blocks(args, config)
     kept = block_input
     if config.mode == "selective" and config.selective_ac_option == "op":
         kept += _kept_op_bytes(args, num_tokens, tp, compute_bytes)
     return (args.n_layers - recomputed) * everything + recomputed * kept + last_norm
 
 
-def _num_recomputed(args: Llama3Args, config: ActivationCheckpointConfig) -> int:
+def num_recomputed_blocks(args: Llama3Args, config: ActivationCheckpointConfig) -> int:
+    """Blocks whose forward pass runs again in the backward pass, all or most of it."""
     if config.mode == "none":
         return 0
     if config.mode == "selective" and config.selective_ac_option != "op":
@@ -172,7 +173,7 @@ def _phases(
     parallelism: ParallelismConfig,
     activation_checkpoint: ActivationCheckpointConfig,
 ) -> tuple[MemoryPhase, ...]:
-    c = _COMPUTE_BYTES[training.mixed_precision_param]
+    c = DTYPE_BYTES[training.mixed_precision_param]
     tp, tokens = degrees.tp, training.local_batch_size * training.seq_len
     wrapped = degrees.data_parallel > 1 or c != _STATE_DTYPE_BYTES
     gathered = {unit: sum(w.gathered(tp) for w in weights(args) if w.unit == unit) for unit in ("block", "root")}
@@ -183,7 +184,7 @@ def _phases(
     stay_gathered = parallelism.fsdp_reshard_after_forward == "never"
     gathered_blocks = args.n_layers if stay_gathered else min(2, args.n_layers)
     kept = kept_activation_bytes(args, tokens, tp, c, activation_checkpoint)
-    recomputes = _num_recomputed(args, activation_checkpoint) > 0
+    recomputes = num_recomputed_blocks(args, activation_checkpoint) > 0
     working = block_activation_bytes(args, tokens, tp, c) if recomputes else 0
     logits = tokens * args.vocab_size // (1 if parallelism.disable_loss_parallel else tp)
     logit_bytes = c + (4 if c < 4 else 0) + 8

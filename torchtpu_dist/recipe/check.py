@@ -12,7 +12,9 @@ from torchtpu_dist.data.position import check_position
 from torchtpu_dist.data.tokenizer import ByteTokenizer
 from torchtpu_dist.errors import CheckpointError, RecipeError
 from torchtpu_dist.estimate.memory import MemoryEstimate, estimate_memory
+from torchtpu_dist.estimate.traffic import Traffic, step_traffic, traffic_cost
 from torchtpu_dist.mesh import Assignment, Slice, assign
+from torchtpu_dist.mesh.fit import shares
 from torchtpu_dist.models.registry import checkpoint_shape, model_args
 from torchtpu_dist.models.shapes import Llama3Args, num_parameters
 from torchtpu_dist.parallel.checks import BatchPlan, check_model_fits
@@ -34,6 +36,7 @@ class Plan:
     args: Llama3Args
     assignment: Assignment
     batch: BatchPlan
+    traffic: tuple[Traffic, ...]
     memory: MemoryEstimate
 
     @property
@@ -107,9 +110,13 @@ def check(recipe: Recipe) -> Plan:
     if degrees is None:
         raise RecipeError("\n".join(problems))
     batch = _try(problems, lambda: check_model_fits(degrees, args, recipe.training, recipe.activation_checkpoint))
-    assignment = _try(problems, lambda: assign(slice_, degrees.axes))
-    if problems or batch is None or assignment is None:
+    _try(problems, lambda: shares(slice_, degrees.axes))
+    if problems or batch is None:
         raise RecipeError("\n".join(problems))
+    traffic = step_traffic(
+        args, degrees, recipe.training, recipe.parallelism, recipe.activation_checkpoint, batch.accumulation_steps
+    )
+    assignment = assign(slice_, degrees.axes, traffic_cost(traffic))
     memory = estimate_memory(
         args,
         degrees,
@@ -120,7 +127,7 @@ def check(recipe: Recipe) -> Plan:
     )
     if not memory.fits:
         raise RecipeError(_does_not_fit(memory, slice_, recipe))
-    return Plan(recipe, slice_, degrees, args, assignment, batch, memory)
+    return Plan(recipe, slice_, degrees, args, assignment, batch, traffic, memory)
 
 
 def check_can_start(plan: Plan) -> None:

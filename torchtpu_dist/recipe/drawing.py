@@ -1,11 +1,10 @@
 """A slice's torus as plain text: the rank on each chip, links between neighbours, axes that wrap."""
 
-from collections.abc import Mapping
-from itertools import product
+from collections.abc import Iterator, Mapping
 
-from torchtpu_dist.mesh import Assignment, Slice
+from torchtpu_dist.mesh import Assignment, Coordinate, Slice
 
-LARGEST_DRAWING = 32  # devices
+LARGEST_DRAWING = 32  # devices of one slice
 _GAP = 4  # columns between two planes
 
 
@@ -13,9 +12,10 @@ def draw_torus(assignment: Assignment, width: int = 76) -> list[str]:
     """The chips as a grid, x downwards and y to the right, one grid for each z; no lines for a larger slice.
 
     A cell holds the ranks of a chip (``0,1`` where a chip has two devices). ``~`` at an end: the axis closes there.
+    Of several slices the first is drawn; :func:`other_slices_in_words` says where the other ranks are.
     """
     slice_ = assignment.slice
-    if slice_.num_devices > LARGEST_DRAWING:
+    if slice_.num_devices > LARGEST_DRAWING * slice_.num_slices:
         return []
     cells = _cells(assignment)
     size = max(map(len, cells.values()))
@@ -41,10 +41,32 @@ def _cells(assignment: Assignment) -> Mapping[tuple[int, int, int], str]:
     """The text of each chip by its (x, y, z): its ranks."""
     dims = len(assignment.slice.topology)
     ranks: dict[tuple[int, int, int], list[int]] = {}
-    for rank, coordinate in enumerate(assignment.coordinates):
+    for rank, coordinate in _first_slice(assignment):
         x, y, z = (*coordinate[:dims], 0)[:3]
         ranks.setdefault((x, y, z), []).append(rank)
     return {chip: ",".join(map(str, sorted(members))) for chip, members in ranks.items()}
+
+
+def _first_slice(assignment: Assignment) -> Iterator[tuple[int, Coordinate]]:
+    """The ranks of slice 0 and their coordinates."""
+    for rank, (number, where) in enumerate(zip(assignment.slice_indices, assignment.coordinates, strict=True)):
+        if number == 0:
+            yield rank, where
+
+
+def other_slices_in_words(assignment: Assignment) -> list[str]:
+    """How the ranks of the slices that are not drawn follow from those of slice 0; nothing for a single slice."""
+    if assignment.slice.num_slices == 1:
+        return []
+    # All slices are laid out alike, so the rank at the same place of another slice is higher by the same everywhere.
+    first, where = next(_first_slice(assignment))
+    ranks = dict(zip(assignment.places, range(assignment.num_devices), strict=True))
+    more = [ranks[number, *where] - first for number in range(1, assignment.slice.num_slices)]
+    if len(more) > 1 and more == [more[0] * number for number in range(1, assignment.slice.num_slices)]:
+        rule = f"{more[0]} n higher in slice n"
+    else:
+        rule = ", ".join(f"{by} higher in slice {number}" for number, by in enumerate(more, 1))
+    return [f"slice 0 is drawn; at the same place the rank is {rule}"]
 
 
 def _plane(slice_: Slice, cells: Mapping[tuple[int, int, int], str], z: int, size: int) -> list[str]:
@@ -82,9 +104,8 @@ def _side_by_side(planes: list[list[str]], width: int) -> list[str]:
 
 def coordinates_in_words(assignment: Assignment) -> list[str]:
     """For a slice too large to draw: where its first and last ranks sit."""
-    grid = product((0, assignment.num_devices - 1))
-    names = assignment.slice.axis_names
+    names = assignment.slice.axis_names if assignment.slice.num_slices == 1 else ("slice", *assignment.slice.axis_names)
     return [
-        f"rank {rank} at " + ", ".join(f"{n}={i}" for n, i in zip(names, assignment.coordinates[rank], strict=True))
-        for (rank,) in grid
+        f"rank {rank} at " + ", ".join(f"{n}={i}" for n, i in zip(names, assignment.places[rank], strict=True))
+        for rank in (0, assignment.num_devices - 1)
     ]

@@ -13,7 +13,7 @@ from rich.text import Text
 from torchtpu_dist.estimate.weights import weights
 from torchtpu_dist.mesh import AxisPlacement, Slice
 from torchtpu_dist.recipe.check import Plan
-from torchtpu_dist.recipe.drawing import coordinates_in_words, draw_torus, legend
+from torchtpu_dist.recipe.drawing import coordinates_in_words, draw_torus, legend, other_slices_in_words
 from torchtpu_dist.recipe.dump import flatten, yaml_scalar
 from torchtpu_dist.recipe.load import LoadedRecipe
 
@@ -44,6 +44,11 @@ def print_dry_run(loaded: LoadedRecipe, plan: Plan, console: Console) -> None:
     _heading(console, "device mesh")
     _line(console, mesh_in_words(plan))
     console.print(_assignment_table(plan))
+    if any("[" in part for axis in plan.assignment.axes for part in axis.physical_axes):
+        _line(console, "parts of axes as Python slices: x[:4] is four neighbours, x[::4] every fourth device")
+    if plan.traffic:
+        _heading(console, "traffic of a step (modelled; calls one after the other)")
+        console.print(_traffic_table(plan))
     _heading(console, "parameters")
     console.print(_parameter_table(plan))
     _heading(console, "memory of a device (modelled, not measured)")
@@ -91,10 +96,11 @@ def slice_in_words(slice_: Slice) -> str:
     topology = "x".join(map(str, slice_.topology))
     closing = [name for name, wraps in zip("xyz", slice_.wrap, strict=False) if wraps]
     wrap = f"{_and(closing)} {'wraps' if len(closing) == 1 else 'wrap'}" if closing else "no axis wraps"
-    chips = _count(slice_.num_chips, "chip")
+    several = f"{slice_.num_slices} slices of " if slice_.num_slices > 1 else ""
+    twisted = ", twisted" if slice_.twisted else ""
     return (
-        f"{slice_}: {chips}, {topology}, {wrap}; {_count(slice_.num_hosts, 'host')}, "
-        f"{_count(slice_.num_devices, 'device')}"
+        f"{slice_}: {several}{_count(slice_.num_chips, 'chip')}, {topology}, {wrap}{twisted}; "
+        f"{_count(slice_.num_hosts, 'host')}, {_count(slice_.num_devices, 'device')}"
     )
 
 
@@ -103,7 +109,7 @@ def mesh_in_words(plan: Plan) -> str:
     used = _used_axes(plan)
     if not used:
         return "one device, no axes"
-    return ", ".join(f"{axis.name}={axis.degree} on {'+'.join(axis.physical_axes)} ({axis.kind})" for axis in used)
+    return ", ".join(f"{axis.name}={axis.degree} on {'+'.join(axis.physical_axes)} ({_walk(axis)})" for axis in used)
 
 
 def parameters_in_words(plan: Plan) -> str:
@@ -149,18 +155,25 @@ def _assignment_table(plan: Plan) -> Table:
 
 
 def _placement(axis: AxisPlacement) -> tuple[str, str, str, str]:
+    """Physical axes, walk, hops and rate; of an axis that crosses slices the rate of DCN too."""
     if axis.kind == "single":
         return "-", "-", "-", "-"
-    inside = [] if axis.kind == "switch" else [axis.kind]
-    across = ["switch"] if axis.network.num_slices > 1 else []
-    rates = [axis.bandwidth_gbps] if inside else []
-    rates += [axis.network.dcn_gbps] if across else []
-    return (
-        "+".join(axis.physical_axes),
-        " + ".join(across + inside),
-        str(axis.max_hops) if inside else "-",
-        " inside, ".join(f"{rate:g}" for rate in rates) + (" DCN" if across else ""),
-    )
+    rates = [f"{axis.bandwidth_gbps:g}"] if axis.kind != "switch" else []
+    rates += [f"{axis.network.dcn_gbps:g} (DCN)"] if axis.network.num_slices > 1 else []
+    return "+".join(axis.physical_axes), _walk(axis), str(axis.max_hops or "-"), ", ".join(rates)
+
+
+def _walk(axis: AxisPlacement) -> str:
+    """How a group is walked: between slices over a switch, inside of them as the kind says."""
+    return f"switch, {axis.kind}" if axis.network.num_slices > 1 and axis.kind != "switch" else axis.kind
+
+
+def _traffic_table(plan: Plan) -> Table:
+    table = _table("axis", "collective", "of", "calls", "full array", "ms", right=(3, 4, 5))
+    for sent in plan.traffic:
+        ms = sent.time_us(plan.assignment.axis(sent.axis).network) / 1e3
+        table.add_row(sent.axis, sent.op, sent.what, f"{sent.calls:,}", size(sent.full_bytes), f"{ms:,.2f}")
+    return table
 
 
 def _parameter_table(plan: Plan) -> Table:
@@ -207,7 +220,8 @@ def _used_axes(plan: Plan) -> list[AxisPlacement]:
 def _torus_lines(plan: Plan) -> list[str]:
     drawing = draw_torus(plan.assignment)
     if drawing:
-        return [f"rank on each chip: {legend(plan.slice)}", *(f"  {line}" for line in drawing)]
+        others = other_slices_in_words(plan.assignment)
+        return [f"rank on each chip: {legend(plan.slice)}", *(f"  {line}" for line in drawing), *others]
     return [", ".join(coordinates_in_words(plan.assignment))]
 
 

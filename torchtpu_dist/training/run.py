@@ -10,7 +10,6 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from torchtpu_dist.checkpoint.manifest import Manifest
 from torchtpu_dist.data.tokenizer import ByteTokenizer
-from torchtpu_dist.mesh.assignment import assign
 from torchtpu_dist.mesh.device_mesh import build_device_mesh
 from torchtpu_dist.mesh.slices import Slice
 from torchtpu_dist.models.registry import checkpoint_shape, model_args
@@ -44,7 +43,7 @@ class Run:
         """Lay the recipe's mesh over the ranks of the (initialised) process group. Called by all ranks alike."""
         slice_ = Slice.parse(config.slice)
         degrees = ParallelDegrees.resolve(config.parallelism, slice_.num_devices, slice_.name)
-        mesh = build_device_mesh(assign(slice_, degrees.axes))
+        mesh = build_device_mesh(slice_, degrees.axes)
         return cls(
             config=config,
             run_dir=run_dir,

@@ -97,7 +97,7 @@ def training_job(plan: "Plan", run_dir: Path) -> "Job":
         world_size=plan.slice.num_devices,
         run_dir=run_dir,
         slice_name=plan.slice.name,
-        coordinates=plan.assignment.coordinates,
+        coordinates=plan.assignment.places,
         preload=(_ENTRY.partition(":")[0], *DEFAULT_PRELOAD),
         init_timeout_s=recipe.comm.init_timeout_s,
         collective_timeout_s=recipe.comm.timeout_s,

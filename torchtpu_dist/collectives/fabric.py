@@ -123,6 +123,12 @@ class Fabric:
         out = (self.first_dcn_link + 2 * chip + _OUT).astype(np.int32)
         return out, out + np.int32(_IN - _OUT)
 
+    def ends(self, link: int) -> tuple[int, int]:
+        """The chips that ICI link ``link`` leaves and leads to, both directions of a dead one too."""
+        chip, port = divmod(link, self.graph.num_ports)
+        number, inside = divmod(chip, self.slice.num_chips)
+        return chip, number * self.slice.num_chips + int(self.graph.neighbour[inside, port])
+
     def with_rates(self, rate_gbps: Floats) -> "Fabric":
         """The same links at other rates; 0.0 for a dead one."""
         rate_gbps.setflags(write=False)

@@ -128,7 +128,11 @@ def simulate(fabric: Fabric, streams: Sequence[Stream], timeline: bool = False) 
 
 
 def run(
-    fabric: Fabric, names: tuple[str, ...], start_us: Sequence[float], work: Sequence[Sequence[Leg]], timeline: bool
+    fabric: Fabric,
+    names: tuple[str, ...],
+    start_us: Sequence[float],
+    work: Sequence[Sequence[Leg]],
+    timeline: bool = False,
 ) -> Simulation:
     """Run streams that are given as legs, each from its ``start_us`` on."""
     for name, own in zip(names, work, strict=True):

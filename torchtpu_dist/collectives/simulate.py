@@ -197,7 +197,7 @@ def _go_on(now: float, busy: list[_Player], rate: Floats) -> tuple[float, Floats
     wakes = [player.wake_us for player in busy if player.left is None]
     left = np.array([player.left for player in active]).reshape(len(active), len(rate))
     sharing = _Sharing(left, rate)
-    soonest = min([*sharing.duration, *(wake - now for wake in wakes)])
+    soonest = max(0.0, min([*sharing.duration, *(wake - now for wake in wakes)]))
     after = sharing.left_after(soonest)
     for player, duration, rest in zip(active, sharing.duration, after, strict=True):
         if duration <= soonest * _SAME_TIME:

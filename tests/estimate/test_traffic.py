@@ -25,29 +25,35 @@ from torchtpu_dist.training.step import train_step
 
 SAMPLES, SEQ = 8, 32
 LARGEST_SUM = 16  # bytes of what is not counted: one or two numbers
-LAYOUTS: dict[str, list[dict[str, Any]]] = {  # parallelism, training, activation checkpointing
-    "fsdp 2 x tp 2": [{"tensor_parallel_degree": 2}, {"mixed_precision_param": "bfloat16"}, {"mode": "full"}],
-    "fsdp 2 x tp 2, never freed": [
+LAYOUTS: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    # slice, parallelism, training, activation checkpointing
+    "fsdp 2 x tp 2": ("v5e-4", {"tensor_parallel_degree": 2}, {"mixed_precision_param": "bfloat16"}, {"mode": "full"}),
+    "fsdp 2 x tp 2, never freed": (
+        "v5e-4",
         {"tensor_parallel_degree": 2, "fsdp_reshard_after_forward": "never"},
         {},
         {"mode": "selective"},
-    ],
-    "hsdp 2 x 2, always freed": [
+    ),
+    "hsdp 2 x 2 over two slices, always freed": (
+        "2*tpu7x-2",
         {"data_parallel_replicate_degree": 2, "fsdp_reshard_after_forward": "always"},
-        {"mixed_precision_reduce": "bfloat16"},
+        {"mixed_precision_param": "bfloat16"},
         {},
-    ],
-    "replicas 2 x tp 2, whole logits": [
+    ),
+    "replicas 2 x tp 2, whole logits": (
+        "v5e-4",
         {"data_parallel_replicate_degree": 2, "tensor_parallel_degree": 2, "disable_loss_parallel": True},
         {},
         {"mode": "selective", "selective_ac_option": "2"},
-    ],
+    ),
 }
 
 
-def config(parallelism: dict[str, Any], training: dict[str, Any], checkpointing: dict[str, Any]) -> TrainerConfig:
+def config(
+    slice_name: str, parallelism: dict[str, Any], training: dict[str, Any], checkpointing: dict[str, Any]
+) -> TrainerConfig:
     sections: dict[str, Any] = {
-        "slice": "v5e-4",
+        "slice": slice_name,
         "model": {"dim": 32, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "ffn_dim": 64},
         "training": {"seq_len": SEQ, "local_batch_size": 1, "global_batch_size": SAMPLES, "steps": 6, **training},
         "parallelism": parallelism,
@@ -56,7 +62,7 @@ def config(parallelism: dict[str, Any], training: dict[str, Any], checkpointing:
     return TrainerConfig.model_validate(sections)
 
 
-def calls_of_a_step(*sections: dict[str, Any]) -> Counter[tuple[str, str, int]]:
+def calls_of_a_step(*sections: Any) -> Counter[tuple[str, str, int]]:
     """In a rank: group, op and bytes of all calls of one step of the trainer that move more than single numbers."""
     settings = config(*sections)
     run = Run.build(settings, Path())
@@ -66,15 +72,18 @@ def calls_of_a_step(*sections: dict[str, Any]) -> Counter[tuple[str, str, int]]:
     before = len(recorder.recent())
     train_step(run, model, optimizer, 1, tokens, labels)
     calls = recorder.recent()[before:]
+    assert all(call.ici_time_us is not None for call in calls)
     return Counter((call.group, call.op, call.full_bytes) for call in calls if call.full_bytes > LARGEST_SUM)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_what_is_counted_is_what_is_called(layout: str) -> None:
     settings = config(*LAYOUTS[layout])
-    degrees = ParallelDegrees.resolve(settings.parallelism, 4, "v5e-4")
-    coordinates = assign(Slice.parse("v5e-4"), degrees.axes).coordinates
-    called = run_ranks(calls_of_a_step, 4, *LAYOUTS[layout], slice_name="v5e-4", coordinates=coordinates)[0]
+    degrees = ParallelDegrees.resolve(settings.parallelism, 4, settings.slice)
+    assignment = assign(Slice.parse(settings.slice), degrees.axes)
+    called = run_ranks(calls_of_a_step, 4, *LAYOUTS[layout], slice_name=settings.slice, coordinates=assignment.places)[
+        0
+    ]
     counted: Counter[tuple[str, str, int]] = Counter()
     for sent in step_traffic(
         model_args(settings.model),
@@ -84,7 +93,7 @@ def test_what_is_counted_is_what_is_called(layout: str) -> None:
         settings.activation_checkpoint,
         plan_batch(degrees, settings.training).accumulation_steps,
     ):
-        ranks = assign(Slice.parse("v5e-4"), degrees.axes).group_ranks(sent.axis, 0)
+        ranks = assignment.group_ranks(sent.axis, 0)
         counted[f"ranks {', '.join(map(str, ranks))}", sent.op, sent.full_bytes] += sent.calls
     assert counted == Counter(
         {(re.search(r"\((.*)\)", group)[1], op, size): n for (group, op, size), n in called.items()}  # type: ignore[index]

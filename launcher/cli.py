@@ -3,16 +3,13 @@
 Nothing heavy is imported here: a mistake is answered before torch would have been loaded.
 """
 
-import importlib.metadata
 import os
-import sys
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from torchtpu_dist.errors import RecipeError, TorchTpuError
+from torchtpu_dist.command_line import print_version, run_and_exit
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,19 +18,8 @@ if TYPE_CHECKING:
     from torchtpu_dist.recipe.check import Plan
 
 _ENTRY = "torchtpu_dist.training.main:train_rank"
-_UNEXPECTED = 3
-_USAGE = 2
-_INTERRUPTED = 130
-# Typer has its own click or the real one, depending on its version; this is the base of either's usage errors.
-_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"torchtpu-dist {importlib.metadata.version('torchtpu-dist')}")
-        raise typer.Exit
 
 
 @app.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -44,7 +30,7 @@ def launch(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="show and check everything, start nothing")] = False,
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version and exit")
+        bool, typer.Option("--version", callback=print_version, is_eager=True, help="print the version and exit")
     ] = False,
 ) -> int:
     """Train what RECIPE says, on this machine.
@@ -71,19 +57,7 @@ def launch(
 
 def main() -> None:
     """The command line; ends the process with its exit code."""
-    try:
-        sys.exit(app(standalone_mode=False))
-    except RecipeError as error:  # several mistakes are several lines
-        _complain(str(error), error.exit_code, each_line=True)
-    except TorchTpuError as error:
-        _complain(str(error), error.exit_code)
-    except _UsageError as error:
-        _complain(error.format_message(), _USAGE)  # type: ignore[attr-defined]
-    except (KeyboardInterrupt, typer.Abort):
-        sys.exit(_INTERRUPTED)
-    except Exception:
-        traceback.print_exc()
-        sys.exit(_UNEXPECTED)
+    run_and_exit(app)
 
 
 def training_job(plan: "Plan", run_dir: Path) -> "Job":
@@ -137,12 +111,6 @@ def _console_fd() -> int | None:
     except OSError:
         return None
     return 1
-
-
-def _complain(message: str, exit_code: int, each_line: bool = False) -> None:
-    for number, line in enumerate(message.splitlines()):
-        typer.echo(f"error: {line}" if number == 0 or each_line else line, err=True)
-    sys.exit(exit_code)
 
 
 if __name__ == "__main__":

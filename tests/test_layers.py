@@ -14,13 +14,14 @@ HOUSE = ("launcher", "torchtpu_dist", "recipes")
 # Bottom first. Packages of one line stand side by side and do not know each other.
 LAYERS = (
     ("torchtpu_dist", "torchtpu_dist.errors", "torchtpu_dist.config", "torchtpu_dist.exit_status"),
-    ("torchtpu_dist.mesh",),
+    ("torchtpu_dist.mesh", "torchtpu_dist.command_line"),
     ("torchtpu_dist.collectives",),
     ("torchtpu_dist.parallel",),
     ("torchtpu_dist.estimate", "torchtpu_dist.checkpoint", "torchtpu_dist.data", "torchtpu_dist.models"),
     ("torchtpu_dist.training",),
     ("torchtpu_dist.recipe",),
     ("launcher",),
+    ("torchtpu_dist.cli",),
     ("torchtpu_dist.testing",),  # for tests: may use everything, and nothing uses it
 )
 HEIGHT = {part: height for height, parts in enumerate(LAYERS) for part in parts}
@@ -107,6 +108,7 @@ def test_the_check_sees_imports_in_functions_and_of_modules(tmp_path: Path, monk
     ("module", "heavy"),
     [
         ("launcher.cli", ("torch", "ray", "numpy")),
+        ("torchtpu_dist.cli.main", ("torch", "ray", "numpy", "plotly", "matplotlib", "pydantic")),
         ("launcher.local", ("torch", "ray")),
         ("torchtpu_dist.recipe.load", ("torch", "ray", "numpy")),
         ("torchtpu_dist.recipe.check", ("torch", "ray")),

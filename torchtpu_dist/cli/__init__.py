@@ -1,0 +1,1 @@
+"""``torchtpu``: looks at slices and collectives on paper. ``main`` lists the commands, one file each."""

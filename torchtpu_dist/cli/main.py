@@ -1,0 +1,44 @@
+"""``torchtpu``: the command line for what is known on paper, without a job.
+
+A command is a function in a file of its own. These files are imported at every start: what is slow to import (numpy,
+the libraries that draw) they import inside of functions.
+"""
+
+from typing import Annotated
+
+import typer
+
+from torchtpu_dist.cli.topology import topology
+from torchtpu_dist.command_line import print_version, run_and_exit
+
+_HELP = {"help_option_names": ["-h", "--help"]}
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    no_args_is_help=False,
+    context_settings=_HELP,
+)
+app.command(context_settings=_HELP)(topology)
+
+
+@app.callback()
+def torchtpu(
+    version: Annotated[
+        bool, typer.Option("--version", callback=print_version, is_eager=True, help="print the version and exit")
+    ] = False,
+) -> None:
+    """TPU slices and their collectives, on paper.
+
+    Exit codes: 0 success, 2 wrong arguments, 130 interrupted.
+    """
+
+
+def main() -> None:
+    """The command line; ends the process with its exit code."""
+    run_and_exit(app)
+
+
+if __name__ == "__main__":
+    main()

@@ -19,6 +19,9 @@ from torchtpu_dist.errors import ScheduleError
 from torchtpu_dist.mesh.network import Network
 from torchtpu_dist.mesh.torus import Torus
 
+_MOST_TRANSFERS = 100_000
+"""Of a broadcast."""
+
 
 @dataclass(frozen=True, eq=False)
 class Choice:
@@ -165,6 +168,10 @@ def _name(network: Network, axes: tuple[int, ...]) -> str:
 
 
 def piece_counts(torus: Torus) -> tuple[int, ...]:
-    """Into how many pieces a broadcast over ``torus`` may cut its array: few for small arrays, many for large ones."""
+    """Into how many pieces a broadcast over ``torus`` may cut its array: one for each link of a corner, or more.
+
+    The more pieces the less links wait for the first ones. On large tori fewer are tried: each piece is a tree to make.
+    """
     links = max(1, sum(2 if wrap else 1 for side, wrap in zip(torus.sides, torus.wrap, strict=True) if side > 1))
-    return tuple(sorted({1, links, 4 * links, 16 * links}))
+    counts = (links, 4 * links, 16 * links)
+    return tuple(count for count in counts if count == links or count * torus.num_points <= _MOST_TRANSFERS)

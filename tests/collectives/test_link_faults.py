@@ -8,15 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from torchtpu_dist.collectives.algorithms import build_schedule
 from torchtpu_dist.collectives.damage import Cable, Chip, Faults
 from torchtpu_dist.collectives.damaged_torus import DamagedTorus, parts
-from torchtpu_dist.collectives.detours import Detour, Gap
+from torchtpu_dist.collectives.detours import Detour, Detours, Gap
 from torchtpu_dist.collectives.fabric import Fabric
 from torchtpu_dist.collectives.faults import FaultReport, price_with_faults
 from torchtpu_dist.collectives.graph import NONE, Graph
 from torchtpu_dist.collectives.groups import Groups
 from torchtpu_dist.collectives.replan import replan
 from torchtpu_dist.collectives.schedule import Op
+from torchtpu_dist.collectives.simulate import simulate
+from torchtpu_dist.collectives.stream import Stream
 from torchtpu_dist.collectives.verify import verify
 from torchtpu_dist.errors import AssignmentError, ScheduleError, SliceError
 from torchtpu_dist.mesh import GENERATIONS, Slice
@@ -170,6 +173,25 @@ class TestDeadLink:
         groups = Groups.over_axes(Slice.parse("v5p:8x8x8"), ["x"])
         found = price_with_faults(Op.ALL_GATHER, 0, groups, Faults.parse(["0,0,0-1,0,0"]))
         assert found.time_us - found.healthy_us == pytest.approx(2 * 0.6)
+
+    def test_a_link_that_nobody_uses(self) -> None:
+        """An array is broadcast in one piece, along a tree: 15 of the 24 cables, one way."""
+        groups = Groups.over_axes(Slice.parse("v5e-16"))
+        schedule = build_schedule(Op.BROADCAST, groups.torus, pieces=1)
+        stream = Stream(schedule, groups, GIB)
+        healthy = simulate(Fabric.of(groups.slice), [stream])
+        unused = 0
+        for a, b in groups.torus.links():
+            damage = Faults(dead_links=(Cable(a, b),)).on(healthy.fabric)
+            router = Detours(damage, [0, 1])
+            router(groups, schedule, 1.0)
+            if router.found:
+                with pytest.raises(ScheduleError, match=r"stream 0 needs the link .*, which is dead"):
+                    simulate(damage.fabric, [stream])
+            else:
+                unused += 1
+                assert simulate(damage.fabric, [stream]).total_us == healthy.total_us
+        assert unused == 24 - 15
 
     def test_over_several_slices(self) -> None:
         found = report("2*v5e-16", Op.ALL_REDUCE, "1:0,0-1,0")

@@ -18,11 +18,10 @@ import numpy as np
 
 from torchtpu_dist.collectives.damage import Damage
 from torchtpu_dist.collectives.fabric import Fabric, Floats
-from torchtpu_dist.collectives.graph import NONE, Graph
+from torchtpu_dist.collectives.graph import NONE, Graph, Int64s
 from torchtpu_dist.collectives.groups import Groups, Paths, Routes
-from torchtpu_dist.collectives.loads import num_links
 from torchtpu_dist.collectives.schedule import Op, Schedule
-from torchtpu_dist.collectives.stream import runs
+from torchtpu_dist.collectives.stream import chunks_carried
 from torchtpu_dist.errors import AssignmentError, ScheduleError
 
 _PARTS = 840  # divides by 1 to 8: equal ways get equal shares
@@ -99,32 +98,34 @@ class Detours:
         Raises:
             AssignmentError: a gap that no live way closes.
         """
-        routes, hops = self.around(list(groups.paths(self._fabric)), column_chunks(schedule) * chunk_bytes)
+        routes, hops = self.around(list(groups.paths(self._fabric)), carried(schedule), chunk_bytes)
         if schedule.symmetric:
             routes = routes.folded(Graph.of(groups.torus))
         return routes, hops * (2 if schedule.op is Op.ALL_REDUCE else 1)
 
-    def around(self, paths: Sequence[Paths], bytes_on: Floats) -> tuple[Routes, int]:
+    def around(self, paths: Sequence[Paths], chunks: Int64s, chunk_bytes: float) -> tuple[Routes, int]:
         """``paths`` with detours where they need some, and the hops that these add one after the other.
 
         Args:
-            bytes_on: for each column.
+            chunks: that each column carries; what carries none is left out.
         """
+        bytes_on = chunks * chunk_bytes
         sound, broken = [], []
         for path in paths:
             bad = self._to_mend[path.links].any(axis=0)
             sound.append(Paths(path.column[~bad], path.group[~bad], path.links[:, ~bad], path.share))
+            bad &= chunks[path.column] > 0
             broken += [(int(path.column[i]), path.links[:, i].tolist(), path.share) for i in np.flatnonzero(bad)]
         pieces = [(column, share, piece) for column, way, share in broken for piece in self._pieces(way)]
         whole = [(column, share, piece) for column, share, piece in pieces if not isinstance(piece, Gap)]
         straight = _merged([Routes.of(sound), _routes(whole)])
-        carried = np.zeros(len(self._blocked))
-        np.add.at(carried, straight.link, straight.share * bytes_on[straight.column])
+        load = np.zeros(len(self._blocked))
+        np.add.at(load, straight.link, straight.share * bytes_on[straight.column])
         wanted: dict[Gap, float] = {}
         for column, share, piece in pieces:
             if isinstance(piece, Gap):
                 wanted[piece] = wanted.get(piece, 0.0) + share * float(bytes_on[column])
-        own = {gap: self._shared_out(gap, bytes_, carried) for gap, bytes_ in wanted.items()}
+        own = {gap: self._shared_out(gap, bytes_, load) for gap, bytes_ in wanted.items()}
         self.found.update(own)
         mended = [
             (column, share * part, link)
@@ -148,8 +149,8 @@ class Detours:
                     slow = link in self._damage.slow_links
                     yield Gap(*self._fabric.ends(link), 1, link) if slow else link
 
-    def _shared_out(self, gap: Gap, bytes_: float, carried: Floats) -> Detour:
-        """The ways over ``gap`` and their shares; ``carried`` (bytes by link) is brought up to date."""
+    def _shared_out(self, gap: Gap, bytes_: float, load: Floats) -> Detour:
+        """The ways over ``gap`` and their shares; ``load`` (bytes by link) is brought up to date."""
         ways = self._ways(gap)
         if gap.slow is not None:
             ways = [(gap.slow,), *ways]
@@ -163,7 +164,7 @@ class Detours:
         over = np.zeros((len(ways), len(links)))
         for number, way in enumerate(ways):
             over[number, [links.index(link) for link in way]] = 1.0
-        full_us = carried[links] / self._fabric.rate_gbps[links]
+        full_us = load[links] / self._fabric.rate_gbps[links]
         part_us = over * ((bytes_ or 1.0) / _PARTS / self._fabric.rate_gbps[links])
         taken = np.zeros(len(ways), np.int64)
         if gap.slow is not None:
@@ -176,7 +177,7 @@ class Detours:
             best = int(np.lexsort((taken, np.round(worst / worst.min(), 9)))[0])
             taken[best] += 1
             full_us += part_us[best]
-        carried[links] += (taken / _PARTS) @ over * bytes_
+        load[links] += (taken / _PARTS) @ over * bytes_
         detour = Detour(gap, tuple(ways), tuple((taken / _PARTS).tolist()))
         detour.check(self._fabric)
         return detour
@@ -225,15 +226,13 @@ class Detours:
                         yield other, link
 
 
-def column_chunks(schedule: Schedule) -> Floats:
-    """Chunks over each link of the torus of ``schedule`` in all steps, ``(num_positions * num_ports,)``."""
+def carried(schedule: Schedule) -> Int64s:
+    """Chunks over each link of the schedule's torus in all steps, ``(num_positions * num_ports,)``."""
+    chunks = chunks_carried(schedule)
+    if not schedule.symmetric:
+        return chunks
     graph = Graph.of(schedule.torus)
-    total = np.zeros(num_links(schedule), np.int64)
-    for _, chunks in runs(schedule):
-        total += chunks
-    if schedule.symmetric:
-        total = total.reshape(-1, graph.num_ports)[graph.orbit].ravel()
-    return total.astype(np.float64)
+    return chunks.reshape(-1, graph.num_ports)[graph.orbit].ravel()
 
 
 def _routes(entries: list[tuple[int, float, int]]) -> Routes:

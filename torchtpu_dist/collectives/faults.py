@@ -21,7 +21,7 @@ from torchtpu_dist.collectives.constants import fixed_us, hops_us
 from torchtpu_dist.collectives.cost import price
 from torchtpu_dist.collectives.damage import Cable, Chip, Damage, Faults
 from torchtpu_dist.collectives.damaged_torus import DamagedTorus
-from torchtpu_dist.collectives.detours import Detour, Detours, column_chunks
+from torchtpu_dist.collectives.detours import Detour, Detours, carried
 from torchtpu_dist.collectives.fabric import Fabric
 from torchtpu_dist.collectives.graph import NONE, Graph
 from torchtpu_dist.collectives.groups import Groups, Paths
@@ -44,7 +44,7 @@ class FaultReport:
     Attributes:
         healthy_us: its time without faults.
         time_us: its time with them: until the last group is done.
-        how: ``detour`` or ``re-plan``, in words.
+        how: ``detour``, ``re-plan``, ``re-plan and detour``, or ``as before`` where nothing uses what is dead.
         detours: each in words.
         num_ranks: members of the groups that are hit worst; less than before if chips are dead.
         hottest: the links used most.
@@ -219,7 +219,7 @@ class _Task:
         graph = Graph.of(torus)
         paths = [self._renumbered(path, torus, graph, own) for path in self.paths]
         chunk_bytes = self.full_bytes / schedule.chunks_in_full
-        routes, more_hops = router.around(paths, column_chunks(schedule) * chunk_bytes)
+        routes, more_hops = router.around(paths, carried(schedule), chunk_bytes)
         hops = critical_hops(schedule, network.hops)
         wait_us = fixed_us(network.generation) + hops_us(hops + more_hops) if hops else 0.0
         return Leg(wait_us, schedule, chunk_bytes, routes)

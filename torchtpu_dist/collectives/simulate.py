@@ -23,7 +23,7 @@ import numpy as np
 
 from torchtpu_dist.collectives.fabric import Fabric, Floats
 from torchtpu_dist.collectives.link_classes import LinkClasses
-from torchtpu_dist.collectives.stream import Leg, Stream, legs, runs
+from torchtpu_dist.collectives.stream import Leg, Stream, chunks_carried, legs, runs
 from torchtpu_dist.errors import ScheduleError
 
 _SAME_TIME = 1 + 1e-12
@@ -137,12 +137,13 @@ def run(
     """Run streams that are given as legs, each from its ``start_us`` on."""
     for name, own in zip(names, work, strict=True):
         for leg in own:
-            dead = leg.routes.link[fabric.rate_gbps[leg.routes.link] == 0]
-            if len(dead):
-                raise ScheduleError(f"{name} needs the link {fabric.link_name(int(dead[0]))}, which is dead")
+            dead = (fabric.rate_gbps[leg.routes.link] == 0) & (chunks_carried(leg.schedule)[leg.routes.column] > 0)
+            if dead.any():
+                link = int(leg.routes.link[np.argmax(dead)])
+                raise ScheduleError(f"{name} needs the link {fabric.link_name(link)}, which is dead")
     classes = LinkClasses.of(fabric, [leg.routes for own in work for leg in own])
     players = [_Player(start, own, classes) for start, own in zip(start_us, work, strict=True)]
-    rate = np.where(classes.rate_gbps > 0, classes.rate_gbps, 1.0) * 1e3  # bytes a microsecond; none use the dead
+    rate = np.where(classes.rate_gbps > 0, classes.rate_gbps, 1.0) * 1e3  # bytes a microsecond; nobody uses the dead
     carried, moments, now = np.zeros(classes.num_classes), [], 0.0
     while busy := [player for player in players if not player.ended]:
         end, served = _go_on(now, busy, rate)
@@ -180,9 +181,9 @@ class _Player:
     @staticmethod
     def _script(start_us: float, legs: Sequence[Leg], classes: LinkClasses) -> Iterator[float | Floats]:
         """Waits in microseconds, and steps as bytes on each class."""
-        yield start_us
+        yield float(start_us)
         for leg in legs:
-            yield leg.wait_us
+            yield float(leg.wait_us)
             routes = classes.reduced(leg.routes)
             for _, chunks in runs(leg.schedule):
                 bytes_on = chunks[routes.column] * (routes.share * leg.chunk_bytes)

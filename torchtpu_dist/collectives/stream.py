@@ -14,7 +14,7 @@ from torchtpu_dist.collectives.fabric import Fabric
 from torchtpu_dist.collectives.graph import Graph, Int64s
 from torchtpu_dist.collectives.groups import Groups, Routes
 from torchtpu_dist.collectives.latency import critical_hops
-from torchtpu_dist.collectives.loads import step_loads
+from torchtpu_dist.collectives.loads import num_links, step_loads
 from torchtpu_dist.collectives.plan import Plan, Stage
 from torchtpu_dist.collectives.schedule import Schedule
 from torchtpu_dist.errors import ScheduleError
@@ -144,6 +144,16 @@ def runs(schedule: Schedule) -> tuple[tuple[int, Int64s], ...]:
         steps = list(equal)
         found.append((len(steps), len(steps) * steps[0]))
     return tuple(found)
+
+
+@lru_cache(maxsize=64)
+def chunks_carried(schedule: Schedule) -> Int64s:
+    """Chunks on each link in all steps together, counted as in :func:`runs`."""
+    return sum((chunks for _, chunks in runs(schedule)), np.zeros(_num_links(schedule), np.int64))
+
+
+def _num_links(schedule: Schedule) -> int:
+    return 2 * schedule.num_ranks if isinstance(schedule, SwitchSchedule) else num_links(schedule)
 
 
 def _loads(schedule: Schedule) -> Iterator[Int64s]:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from torchtpu_dist.cli.collective import collective
 from torchtpu_dist.cli.topology import topology
 from torchtpu_dist.command_line import print_version, run_and_exit
 
@@ -21,6 +22,7 @@ app = typer.Typer(
     context_settings=_HELP,
 )
 app.command(context_settings=_HELP)(topology)
+app.command(context_settings=_HELP)(collective)
 
 
 @app.callback()

@@ -14,6 +14,7 @@ from torchtpu_dist.collectives.emulator import executor, rendezvous
 from torchtpu_dist.collectives.emulator.peer_memory import ENVIRONMENT_KEY
 from torchtpu_dist.collectives.reduction import reduction_order
 from torchtpu_dist.collectives.schedule import Op, split
+from torchtpu_dist.mesh.torus import Torus
 from torchtpu_dist.testing import run_ranks
 
 DTYPES = (
@@ -228,7 +229,7 @@ def order_of_additions(dtype: torch.dtype) -> None:
             (torch.randn(count, generator=torch.Generator().manual_seed(peer)) * 10).to(dtype) for peer in range(n)
         ]
         expected = torch.empty(count, dtype=dtype)
-        schedule = build_schedule(Op.ALL_REDUCE, n, n > 2)
+        schedule = build_schedule(Op.ALL_REDUCE, Torus((n,), (n > 2,)))
         for part, where in enumerate(split(count, n)):
             for sub in reduction_order(schedule, part):
                 cut = split(where.stop - where.start, sub.pieces)[sub.piece]

@@ -41,7 +41,7 @@ def add_in_windows(reduction: Reduction, reduce: str, slots: torch.Tensor, count
 def test_both_ways_give_the_bits_of_the_order(num_ranks, closed, dtype, reduce):
     # A walk that is not the group's own order.
     order = tuple((3 * i + 1) % num_ranks for i in range(num_ranks)) if num_ranks % 3 else tuple(range(num_ranks))
-    placement = Placement(order, closed, (1,) * (num_ranks if closed else num_ranks - 1), None)
+    placement = Placement(order, closed)
     reduction = Reduction(placement)
     count = 77
     slots = (torch.randn(num_ranks, 100, generator=torch.Generator().manual_seed(1)) * 3).to(dtype)
@@ -72,7 +72,7 @@ def test_both_ways_give_the_bits_of_the_order(num_ranks, closed, dtype, reduce):
 
 
 def test_4096_and_63_ones_in_bf16_are_rounded_once():
-    reduction = Reduction(Placement(tuple(range(64)), True, (1,) * 64, None))
+    reduction = Reduction(Placement(tuple(range(64)), True))
     slots = torch.ones(64, 128, dtype=torch.bfloat16)
     slots[0] = 4096
     expected = torch.full((128,), 4096.0 + 63).bfloat16()

@@ -58,7 +58,7 @@ def run(schedule: Schedule, contributions: Floats) -> Floats:
     return held
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(torus=walks | small_tori, seed=st.integers(0, 2**32 - 1))
 def test_the_order_gives_the_bits_that_the_schedule_gives(torus: Torus, seed: int) -> None:
     scatter, reduce = (build_schedule(op, torus) for op in (Op.REDUCE_SCATTER, Op.ALL_REDUCE))
@@ -117,7 +117,7 @@ def test_the_order_of_small_walks() -> None:
     assert reduction_order(line, 1) == (SubPart(0, 1, (0, 1, (3, 2))),)
     assert reduction_order(line, 2) == (SubPart(0, 1, (0, 1, 2, 3)),)
     ring = build_schedule(Op.REDUCE_SCATTER, walk(4, closed=True))
-    assert reduction_order(ring, 2) == (SubPart(0, 2, (1, 2, (0, 3))), SubPart(1, 2, (3, 2, (0, 1))))
+    assert reduction_order(ring, 2) == (SubPart(0, 2, (3, 2, (0, 1))), SubPart(1, 2, (1, 2, (0, 3))))
     assert reduction_order(build_schedule(Op.ALL_REDUCE, walk(1, closed=False)), 0) == (SubPart(0, 1, 0),)
 
 

@@ -1,4 +1,4 @@
-"""What a schedule says about itself: whose bytes a chunk is, how an array is cut, what a symmetric listing stands for."""
+"""What a schedule says about itself: whose bytes a chunk is, how an array is cut, what a symmetric listing means."""
 
 import numpy as np
 import pytest

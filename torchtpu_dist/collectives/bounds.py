@@ -5,9 +5,13 @@ Everything is in steps: a step is the time in which a link of capacity 1 carries
 
 from collections.abc import Iterator
 from fractions import Fraction
+from functools import lru_cache
 from itertools import combinations
 from math import prod
 
+import numpy as np
+
+from torchtpu_dist.collectives.graph import NONE, Graph
 from torchtpu_dist.collectives.schedule import Op
 from torchtpu_dist.mesh.torus import Torus
 
@@ -31,48 +35,66 @@ def least_steps(op: Op, torus: Torus, capacity: tuple[int, ...], pieces: int) ->
         case Op.ALL_REDUCE:
             return 2 * pieces * _gather(torus, capacity)
         case Op.BROADCAST | Op.REDUCE:
-            return Fraction(pieces, _entry(torus, capacity))
+            return pieces * _entry(torus, capacity)
         case Op.ALL_TO_ALL:
-            return pieces * max(_all_hops(torus, capacity), *_middles(torus, capacity))
+            return pieces * max([*_middles(torus, capacity), *_twisted(torus, capacity)])
 
 
 def _gather(torus: Torus, capacity: tuple[int, ...]) -> Fraction:
-    """Parts over the entries of a box of whole axes, for the box where that is most."""
-    n, axes = torus.num_points, range(len(torus.sides))
-    found = []
-    for size in axes:
+    """Foreign parts over what can enter, for the box where that is most."""
+    return max(Fraction(torus.num_points - box, entry) for box, entry in _boxes(torus, capacity))
+
+
+def _entry(torus: Torus, capacity: tuple[int, ...]) -> Fraction:
+    """The whole array, a single part, over what can enter, for the box where that is most."""
+    return max(Fraction(1, entry) for _, entry in _boxes(torus, capacity))
+
+
+def _boxes(torus: Torus, capacity: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+    """Of each box of whole axes in a corner, but the whole torus: its positions, and the chunks that can enter it from
+    outside in a step."""
+    axes = [axis for axis, side in enumerate(torus.sides) if side > 1]
+    for size in range(len(axes)):
         for inside in combinations(axes, size):
             box = prod(torus.sides[axis] for axis in inside)
-            entries = sum(_ends(torus, axis) * capacity[axis] for axis in axes if axis not in inside)
-            if box < n:
-                found.append(Fraction(n - box, box * entries))
-    return max(found)
-
-
-def _entry(torus: Torus, capacity: tuple[int, ...]) -> int:
-    """Chunks that can enter a corner in one step."""
-    return sum(_ends(torus, axis) * rate for axis, rate in enumerate(capacity))
-
-
-def _ends(torus: Torus, axis: int) -> int:
-    """Links along ``axis`` of a position that has fewest."""
-    return 0 if torus.sides[axis] == 1 else 2 if torus.wrap[axis] else 1
+            ends = (capacity[axis] * (2 if torus.wrap[axis] else 1) for axis in axes if axis not in inside)
+            yield box, box * sum(ends)
 
 
 def _middles(torus: Torus, capacity: tuple[int, ...]) -> Iterator[Fraction]:
-    """The load of a link in the middle of each untwisted axis: on a ring evenly spread shortest paths are the least."""
+    """What crosses the middle of each axis without a twist, over the links there; on a ring there are two middles."""
     for axis, side in enumerate(torus.sides):
-        if not (torus.twist and any(any(shift) for shift in torus.twist)):
+        if side > 1 and not any(any((shift[axis], *torus.twist[axis])) for shift in torus.twist):
             across = Fraction(torus.num_points // side * (side // 2) * ((side + 1) // 2), capacity[axis])
             yield across / 2 if torus.wrap[axis] else across
-    yield Fraction(0)
 
 
-def _all_hops(torus: Torus, capacity: tuple[int, ...]) -> Fraction:
-    """All hops of shortest paths, spread over all links by their capacity. Link directions of a position on average."""
-    n = torus.num_points
-    each_way = sum(
-        Fraction(2 * (side if wrap else side - 1), side) * rate
-        for side, wrap, rate in zip(torus.sides, torus.wrap, capacity, strict=True)
-    )
-    return Fraction(round(torus.mean_hops * (n - 1) * n), n) / each_way
+def _twisted(torus: Torus, capacity: tuple[int, ...]) -> Iterator[Fraction]:
+    """What all blocks have to go along some of the rings of a twisted torus, over the links of these rings.
+
+    However a block goes, it needs so many links of the chosen rings (0 for a link of the others), and the chosen rings
+    have so many links. For all rings together that is the sum of all distances over all links.
+    """
+    rings = [axis for axis, wrap in enumerate(torus.wrap) if wrap]
+    for count in range(1, len(rings) + 1) if torus.twist else ():
+        for chosen in combinations(rings, count):
+            yield Fraction(_hops_along(torus, chosen), 2 * sum(capacity[axis] for axis in chosen))
+
+
+@lru_cache(maxsize=1024)
+def _hops_along(torus: Torus, axes: tuple[int, ...]) -> int:
+    """The least links along ``axes`` on a way from position 0 to each position, summed over the positions."""
+    graph = Graph.of(torus)
+    ports = [
+        (graph.neighbour[:, port] != NONE, np.int64(port // 2 in axes), graph.neighbour[:, port])
+        for port in range(graph.num_ports)
+    ]
+    away = np.full(torus.num_points, torus.num_points)
+    away[0] = 0
+    while True:
+        nearer = away.copy()
+        for exists, cost, neighbour in ports:  # a link leads both ways: from the neighbour is as far as to it
+            nearer[exists] = np.minimum(nearer[exists], away[neighbour[exists]] + cost)
+        if (nearer == away).all():
+            return int(away.sum())
+        away = nearer

@@ -13,7 +13,7 @@ Measured over every slice there is (tests/collectives/test_gather.py): within 2%
 
 import numpy as np
 
-from torchtpu_dist.collectives.algorithms.routes import Loads, distances, incoming
+from torchtpu_dist.collectives.algorithms.routes import distances
 from torchtpu_dist.collectives.algorithms.slots import slots
 from torchtpu_dist.collectives.bounds import least_steps
 from torchtpu_dist.collectives.graph import NONE, Graph, Ints
@@ -21,7 +21,7 @@ from torchtpu_dist.collectives.loads import serial_steps
 from torchtpu_dist.collectives.schedule import Op, Schedule, Step
 from torchtpu_dist.mesh.torus import Torus
 
-_PIECES = (1, 2, 3, 4, 6, 8, 12, 24)
+_PIECES = (1, 2, 3, 4, 6, 8, 12, 24, 72)
 _GOOD_ENOUGH = 1.02
 _MOST_TRANSFERS = 4_000_000
 
@@ -49,12 +49,10 @@ def all_gather(torus: Torus, capacity: tuple[int, ...]) -> Schedule:
 
 def _all_gather(torus: Torus, capacity: tuple[int, ...], pieces: int) -> Schedule:
     graph = Graph.of(torus)
-    owners = graph.bases
-    symmetric = len(owners) < torus.num_points
-    links, after, table = _trees(graph, owners, capacity, pieces, symmetric)
-    rate = np.array(Loads(graph, capacity, symmetric).rate, np.int32)
-    slot = slots(links, after, rate)
-    steps = steps_of(slot, table)
+    symmetric = len(graph.bases) < torus.num_points
+    links, after, table = _tree_edges(graph, capacity, pieces)
+    rate = np.tile(np.repeat(np.array(capacity, np.int32), 2), len(graph.bases))
+    steps = steps_of(slots(links, after, rate), table)
     return Schedule(Op.ALL_GATHER, torus, 0, pieces, capacity, steps, name_of(torus), symmetric)
 
 
@@ -65,43 +63,53 @@ def steps_of(slot: Ints, table: Ints) -> tuple[Step, ...]:
     return tuple(Step(*(table[rows].T.copy())) for rows in np.split(order, cuts) if len(rows))
 
 
-def _trees(
-    graph: Graph, owners: Ints, capacity: tuple[int, ...], pieces: int, symmetric: bool
-) -> tuple[Ints, Ints, Ints]:
-    """Every edge of every tree as a job: its link, the job that brings the part to its start, and the transfer."""
-    away = distances(graph, owners)
-    into = incoming(graph)
-    loads = Loads(graph, capacity, symmetric)
-    parent = np.full((pieces, len(owners), graph.num_positions), NONE, np.int64)
-    port_of = np.full_like(parent, NONE)
-    choices = _choices(away, into)
-    for piece in range(pieces):
-        for owner, position, ways in choices:
-            links = [loads.link(*way) for way in ways]
-            chosen = loads.least(links)
-            loads.load[links[chosen]] += 1
-            parent[piece, owner, position], port_of[piece, owner, position] = ways[chosen]
+def _tree_edges(graph: Graph, capacity: tuple[int, ...], pieces: int) -> tuple[Ints, Ints, Ints]:
+    """Every edge of the trees of all base owners as a job: its link, the job that brings the part to its start, and
+    the transfer."""
+    away = distances(graph, graph.bases)
+    back = _last_links(graph, away, capacity, pieces)
     # Jobs by distance, so that every job comes after the one it waits for.
-    pieces_, owners_, positions_ = np.nonzero(parent != NONE)
-    order = np.lexsort((positions_, owners_, pieces_, away[owners_, positions_]))
-    at = (pieces_[order], owners_[order], positions_[order])
-    source, port = parent[at], port_of[at]
-    job = np.full(parent.shape, NONE, np.int32)
-    job[at] = np.arange(len(order))
-    link = (graph.orbit[source] if symmetric else source) * graph.num_ports + port
-    table = np.stack([source, at[2], owners[at[1]] * pieces + at[0]], axis=1).astype(np.int32)
-    return link.astype(np.int32), job[at[0], at[1], source], table
+    piece, owner, position = np.nonzero(back != NONE)
+    order = np.lexsort((position, owner, piece, away[owner, position]))
+    piece, owner, position = piece[order], owner[order], position[order]
+    source = graph.neighbour[position, back[piece, owner, position]]
+    job = np.full(back.shape, NONE, np.int32)
+    job[piece, owner, position] = np.arange(len(order))
+    link = graph.orbit[source] * graph.num_ports + graph.port(source, position)
+    table = np.stack([source, position, graph.bases[owner] * pieces + piece], axis=1).astype(np.int32)
+    return link, job[piece, owner, source], table
 
 
-def _choices(away: Ints, into: list[list[tuple[int, int]]]) -> list[tuple[int, int, list[tuple[int, int]]]]:
-    """(owner, position, last steps of shortest ways to it), those with fewest choices first, then the farthest."""
-    found = []
-    for owner, row in enumerate(away.tolist()):
-        for position, hops in enumerate(row):
-            if hops > 0:
-                found.append((owner, position, [way for way in into[position] if row[way[0]] == hops - 1]))
-    found.sort(key=lambda item: (len({port for _, port in item[2]}), -int(away[item[0], item[1]])))
-    return found
+def _last_links(graph: Graph, away: Ints, capacity: tuple[int, ...], pieces: int) -> Ints:
+    """``(pieces, bases, n)``: the port of each position over whose link the part of each base owner arrives; NONE at
+    the owner itself.
+
+    A part arrives from a neighbour that is nearer to its owner. Of these links into a position each part takes the one
+    that has least to carry so far, the parts with fewest choices first, then those from near. What a position chooses
+    is no matter to any other, so all positions choose at once, or one for each orbit, as its translates do the same.
+    """
+    ports = [port for port in range(graph.num_ports) if (graph.neighbour[:, port] != NONE).any()]
+    there = graph.neighbour[:, ports]
+    nearer = (away[:, there] == away[:, :, None] - 1) & (there != NONE)  # (bases, n, ports)
+    # The parts that one position of each orbit receives: all owners, as (base owner, position) translated.
+    orbits, n = len(graph.bases), graph.num_positions
+    owner, position = np.divmod(np.arange(orbits * n), n)
+    choices = nearer.sum(axis=2).ravel()
+    order = np.lexsort((position, owner, away.ravel(), choices, graph.orbit[position])).reshape(orbits, n)
+    order = order[:, 1:]  # without the owner itself, which has no choice at all
+    rate = np.array([capacity[port // 2] for port in ports], float)
+    nearer = nearer.reshape(orbits * n, len(ports))
+    load = np.zeros((orbits, len(ports)))
+    every = np.arange(orbits)
+    back = np.full((pieces, orbits * n), NONE, np.int32)
+    for piece in range(pieces):
+        for part in order.T:
+            cost = np.where(nearer[part], (load + 1) / rate, np.inf)
+            chosen = cost.argmin(axis=1)
+            load[every, chosen] += 1
+            back[piece, part] = chosen
+    back[back != NONE] = np.array(ports, np.int32)[back[back != NONE]]
+    return back.reshape(pieces, orbits, n)
 
 
 def is_walk(torus: Torus) -> bool:

@@ -11,12 +11,15 @@ from torchtpu_dist.cli.sizes import bytes_text
 from torchtpu_dist.cli.times import us_text
 from torchtpu_dist.collectives.algorithms.gather import name_of
 from torchtpu_dist.collectives.cost import Price
+from torchtpu_dist.collectives.faults import FaultReport
 from torchtpu_dist.collectives.schedule import Op
 from torchtpu_dist.mesh import Slice
 
 _COLUMNS = 80
 _LABEL = 14
 _MOST_ALTERNATIVES = 5
+_MOST_DETOURS = 4
+_LEFT_OUT = "what a chip does itself (adding, copying into place), ranks that come late, other traffic"
 _FULL = {
     Op.ALL_REDUCE: "the input",
     Op.ALL_GATHER: "the gathered array",
@@ -27,13 +30,14 @@ _FULL = {
 }
 
 
-def as_object(price: Price, question: Question) -> dict[str, Any]:
+def as_object(price: Price, question: Question, faults: FaultReport | None = None) -> dict[str, Any]:
     """What ``--json`` prints.
 
     ``steps`` are slots of the links' time; ``bytes`` and ``algbw_gbps`` are of the full array; ``gbps`` is 1e9 bytes a
     second. ``bound_us`` is the least that the bytes can take; ``time_over_bound`` is None where nothing has to move.
     ``num_ranks`` is the size of a group, of which ``num_groups`` run side by side. ``root`` is a position, None for an
-    op without one. ``stages`` run one after the other; ``share`` is a stage's full array over that of the op.
+    op without one. ``stages`` run one after the other; ``share`` is a stage's full array over that of the op. All this
+    is without faults; ``faults`` is what they do to it, None where none were asked for.
     """
     group = question.group
     return {
@@ -68,15 +72,32 @@ def as_object(price: Price, question: Question) -> dict[str, Any]:
             for stage in price.plan.stages
         ],
         "alternatives": [{"algorithm": name, "time_us": time_us} for name, time_us in price.alternatives],
+        "faults": None if faults is None else _faults_as_object(faults, question),
     }
 
 
-def in_words(price: Price, question: Question) -> list[str]:
+def _faults_as_object(faults: FaultReport, question: Question) -> dict[str, Any]:
+    return {
+        "faults": question.faults_in_words,
+        "time_us": faults.time_us,
+        "healthy_us": faults.healthy_us,
+        "slow_down": faults.slow_down,
+        "how": faults.how,
+        "detours": list(faults.detours),
+        "num_ranks": faults.num_ranks,
+        "others": list(faults.others),
+    }
+
+
+def in_words(price: Price, question: Question, faults: FaultReport | None = None) -> list[str]:
     """What is printed without ``--json``; no line is longer than 80 columns."""
     group = question.group
     title = f"{price.op} of {bytes_text(price.full_bytes)} ({_FULL[price.op]}) on {group.slice}, modelled"
     lines = [*wrap(title, _COLUMNS), ""]
-    for label, text in _rows(price, question):
+    rows = _rows(price, question)
+    if faults is not None:
+        rows += [("faults", "; ".join(question.faults_in_words)), *_fault_rows(faults, price)]
+    for label, text in [*rows, ("left out", _LEFT_OUT)]:
         first, *more = wrap(text, _COLUMNS - _LABEL, break_on_hyphens=False)
         lines += [f"{label:<{_LABEL}}{first}", *(" " * _LABEL + line for line in more)]
     return lines
@@ -100,11 +121,19 @@ def _rows(price: Price, question: Question) -> list[tuple[str, str]]:
     ]
     if price.op.has_root:
         rows.insert(2, ("root", f"position {question.root} of 0 to {group.size - 1}"))
-    rows += _alternatives(price.alternatives)
-    rows.append(
-        ("left out", "what a chip does itself (adding, copying into place), ranks that come late, other traffic")
-    )
-    return rows
+    return rows + _alternatives(price.alternatives)
+
+
+def _fault_rows(faults: FaultReport, price: Price) -> list[tuple[str, str]]:
+    """The time with the faults, and how it is reached."""
+    text = f"{us_text(faults.time_us)}, {faults.slow_down:.3g} times as long, by {faults.how}"
+    rows = [("with faults", text)]
+    rows += [("" if number else "detours", detour) for number, detour in enumerate(faults.detours[:_MOST_DETOURS])]
+    if len(faults.detours) > _MOST_DETOURS:
+        rows.append(("", f"and {len(faults.detours) - _MOST_DETOURS} more"))
+    if faults.num_ranks < price.num_ranks:
+        rows.append(("", f"the groups that are hit go on with {faults.num_ranks} of {price.num_ranks} members"))
+    return rows + [("" if number else "other ways", other) for number, other in enumerate(faults.others)]
 
 
 def slice_in_words(slice_: Slice) -> str:

@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from functools import cached_property
 from math import prod
 
+from torchtpu_dist.collectives.groups import Groups
 from torchtpu_dist.errors import RecipeError
 from torchtpu_dist.mesh import Coordinate, Slice
 from torchtpu_dist.mesh.network import Network
@@ -73,6 +74,11 @@ class Group:
         """What joins the members of one group while the others run beside it."""
         spans = [Span(axis, self.slice.device_grid[axis], 1) for axis in self.physical]
         return network(self.slice, spans, self.slice.num_slices if SLICE in self.axes else 1)
+
+    def side_by_side(self) -> Groups:
+        """All the groups, on the physical links."""
+        names = [self.slice.axis_names[axis] for axis in self.physical]
+        return Groups.over_axes(self.slice, names, self.slice.num_slices if SLICE in self.axes else 1)
 
     @property
     def in_words(self) -> str:

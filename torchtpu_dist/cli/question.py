@@ -1,17 +1,20 @@
 """What ``torchtpu collective`` was asked, read from its words; whatever is wrong with them is found here."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from torchtpu_dist.cli.group import Group
+from torchtpu_dist.cli.group import ALL, Group
 from torchtpu_dist.cli.picture import HTML, Picture
 from torchtpu_dist.cli.sizes import parse_bytes
 from torchtpu_dist.collectives import cost
 from torchtpu_dist.collectives.cost import Price
+from torchtpu_dist.collectives.fabric import Fabric
+from torchtpu_dist.collectives.faults import Cable, FaultReport, Faults, price_with_faults
 from torchtpu_dist.collectives.schedule import Op
-from torchtpu_dist.errors import RecipeError
-from torchtpu_dist.mesh import Slice
+from torchtpu_dist.errors import RecipeError, SliceError
+from torchtpu_dist.mesh import Coordinate, Slice
 
 AUTO = "auto"
 MOST_DRAWN = 512
@@ -20,42 +23,91 @@ MOST_DRAWN = 512
 
 @dataclass(frozen=True)
 class Question:
-    """One collective of one group; ``root`` is a position of the group (0 for an op without a root)."""
+    """One collective of one group.
+
+    Attributes:
+        full_bytes: of the full array, as :func:`torchtpu_dist.collectives.cost.price` counts it.
+        root: a position of the group; 0 for an op without a root.
+        algorithm: ``auto`` or a name.
+        faults: what is wrong with the slice, None if nothing is.
+    """
 
     op: Op
     group: Group
     full_bytes: int
     root: int = 0
+    algorithm: str = AUTO
+    faults: Faults | None = None
 
     @classmethod
-    def parse(cls, op: str, slice_name: str, num_bytes: str, axes: str, root: str | None) -> "Question":
+    def parse(
+        cls,
+        op: str,
+        slice_name: str,
+        num_bytes: str,
+        axes: str = ALL,
+        root: str | None = None,
+        algorithm: str = AUTO,
+        dead_links: Sequence[str] = (),
+        dead_chips: Sequence[str] = (),
+        slow_links: Sequence[str] = (),
+    ) -> "Question":
         """Raises RecipeError that says what is wrong with which word."""
         parsed_op = _op(op)
         group = Group.parse(Slice.parse(slice_name), axes)
         full_bytes = parse_bytes(num_bytes)
-        if root is None:
-            return cls(parsed_op, group, full_bytes)
-        if not parsed_op.has_root:
+        if root is not None and not parsed_op.has_root:
             raise RecipeError(f"--root {root}: {parsed_op} has no root, only broadcast and reduce have; leave it out")
-        return cls(parsed_op, group, full_bytes, group.parse_position("--root", root))
+        position = group.parse_position("--root", root) if root is not None else 0
+        faults = _faults(group.slice, dead_links, dead_chips, slow_links)
+        if faults is not None and algorithm != AUTO:
+            raise RecipeError(f"--algorithm {algorithm}: with faults expected {AUTO}, for what is best then is sought")
+        return cls(parsed_op, group, full_bytes, position, algorithm, faults)
 
-    def price(self, algorithm: str = AUTO) -> Price:
-        """What it costs by ``algorithm``. Raises RecipeError for an algorithm that there is not for this group."""
+    @property
+    def faults_in_words(self) -> list[str]:
+        """``dead link 0,0,0-0,0,1`` and so on."""
+        if self.faults is None:
+            return []
+        return [
+            *(f"dead link {_cable_text(cable)}" for cable in self.faults.dead_links),
+            *(f"dead chip {_chip_text(chip.slice_index, chip.point)}" for chip in self.faults.dead_chips),
+            *(f"slow link {_cable_text(cable)}={left:g}" for cable, left in self.faults.slow_links),
+        ]
+
+    def price(self) -> Price:
+        """What it costs without the faults. Raises RecipeError for an algorithm that there is not for this group."""
         price = cost.price(self.op, self.full_bytes, self.group.network, self.root)
-        if algorithm == AUTO or algorithm == price.algorithm:
+        if self.algorithm in (AUTO, price.algorithm):
             return price
         known = [price.algorithm, *(name for name, _ in price.alternatives)]
-        if algorithm not in known:
+        if self.algorithm not in known:
             raise RecipeError(
-                f"--algorithm {algorithm}: {self.op} over {', '.join(self.group.axes)} of {self.group.slice} has no "
-                f"such algorithm; expected {AUTO} or one of {', '.join(map(repr, known))}"
+                f"--algorithm {self.algorithm}: {self.op} over {', '.join(self.group.axes)} of {self.group.slice} has "
+                f"no such algorithm; expected {AUTO} or one of {', '.join(map(repr, known))}"
             )
-        return cost.price(self.op, self.full_bytes, self.group.network, self.root, algorithm)
+        return cost.price(self.op, self.full_bytes, self.group.network, self.root, self.algorithm)
+
+    def price_with_faults(self) -> FaultReport | None:
+        """What the faults do to it; None without faults.
+
+        Raises SliceError for a fault that the slice cannot have, AssignmentError where there is no way around.
+        """
+        if self.faults is None:
+            return None
+        return price_with_faults(self.op, self.full_bytes, self.group.side_by_side(), self.faults, self.root)
 
     def check_film(self, path: Path) -> None:
         """Raises RecipeError where ``path`` cannot be written, or the group is too large to be seen."""
         Picture.to(path, HTML)
+        if self.faults is not None:
+            raise RecipeError(f"--html {path}: a film shows no faults; leave out either --html or the faults")
         drawn = self.group.network.torus.num_points
+        if drawn == 1:
+            raise RecipeError(
+                f"--html {path}: the group has one device in a slice, and a film shows the links inside of a slice; "
+                f"expected more axes, e.g. --axes {ALL}"
+            )
         if drawn > MOST_DRAWN:
             raise RecipeError(
                 f"--html {path}: the group has {drawn} devices in a slice, and more than {MOST_DRAWN} cannot be told "
@@ -80,3 +132,37 @@ def _op(text: str) -> Op:
     near = get_close_matches(name, known, n=1)
     guess = f", did you mean {near[0]}" if near else ""
     raise RecipeError(f"no collective is called {text!r}{guess}; expected one of {', '.join(known)}")
+
+
+def _faults(
+    slice_: Slice, dead_links: Sequence[str], dead_chips: Sequence[str], slow_links: Sequence[str]
+) -> Faults | None:
+    """Raises RecipeError for a fault that is not what its option says, or that the slice cannot have."""
+    if not (dead_links or dead_chips or slow_links):
+        return None
+    options = (
+        ("--dead-link", dead_links, "dead_links", "two neighbours, e.g. 0,0,0-0,0,1"),
+        ("--dead-chip", dead_chips, "dead_chips", "a chip, e.g. 0,0,1"),
+        ("--slow-link", slow_links, "slow_links", "two neighbours and the part of its rate, e.g. 0,0,0-0,0,1=0.5"),
+    )
+    for option, texts, kind, expected in options:
+        for text in texts:
+            try:
+                found = Faults.parse([text])
+                if getattr(found, kind):
+                    found.on(Fabric.of(slice_))
+            except SliceError as error:
+                raise RecipeError(f"{option} {text}: {error}") from error
+            if not getattr(found, kind):
+                raise RecipeError(f"{option} {text}: expected {expected}")
+    faults = Faults.parse([*dead_links, *dead_chips, *slow_links])
+    faults.on(Fabric.of(slice_))  # one named twice
+    return faults
+
+
+def _cable_text(cable: Cable) -> str:
+    return f"{_chip_text(cable.slice_index, cable.a)}-{','.join(map(str, cable.b))}"
+
+
+def _chip_text(slice_index: int, point: Coordinate) -> str:
+    return f"{slice_index}:" * (slice_index > 0) + ",".join(map(str, point))

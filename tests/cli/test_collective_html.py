@@ -1,0 +1,257 @@
+"""The film of a collective: what it shows is what the schedule does, and the page stands alone."""
+
+import re
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from torchtpu_dist.cli.arrival import arrivals, is_followed
+from torchtpu_dist.cli.film import film
+from torchtpu_dist.cli.group import Group
+from torchtpu_dist.cli.places import Places, camera
+from torchtpu_dist.cli.question import MOST_DRAWN, Question
+from torchtpu_dist.collectives.algorithms import build_schedule
+from torchtpu_dist.collectives.cost import price
+from torchtpu_dist.collectives.graph import NONE, Graph
+from torchtpu_dist.collectives.loads import step_loads
+from torchtpu_dist.collectives.schedule import Op
+from torchtpu_dist.errors import RecipeError
+from torchtpu_dist.mesh import Slice, Torus
+
+OPS = list(Op)
+TORI = [
+    Torus((4,), (False,)),
+    Torus((5,), (True,)),
+    Torus((2, 3), (False, False)),
+    Torus((3, 4), (True, False)),
+    Torus((2, 2, 3), (False, False, True)),
+    Torus((4, 4, 8), (True, True, True), ((0, 0, 4), (0, 0, 4), (0, 0, 0))),
+]
+GROUPS = [
+    ("v5e-16", "all"),
+    ("v5e-16", "x"),
+    ("v6e:8x16", "y"),
+    ("v5p-32", "all"),
+    ("v5p-256", "all"),
+    ("tpu7x-8", "all"),
+    ("tpu7x-128", "all"),
+    ("2*v5p-16", "all"),
+    ("3*v5p-16", "slice"),
+]
+
+
+def group(name: str, axes: str) -> Group:
+    return Group.parse(Slice.parse(name), axes)
+
+
+def held_by_sets(schedule) -> list[tuple[list[Fraction], list[Fraction]]]:
+    """(arrived, has) of every position after every step, by sets of contributions over the explicit schedule."""
+    schedule = schedule.explicit()
+    n, op = schedule.num_ranks, schedule.op
+    held = [[set[int]() for _ in range(n)] for _ in range(schedule.num_chunks)]
+    for chunk, row in enumerate(held):
+        for position in schedule.contributors(chunk):
+            row[position].add(position)
+    followed = [c for c in range(schedule.num_chunks) if is_followed_chunk(schedule, c)]
+    has = [[bool(held[c][p]) for p in range(n)] for c in followed]
+
+    def state():
+        arrived = []
+        for position in range(n):
+            whole = [len(schedule.contributors(chunk)) for chunk in range(schedule.num_chunks)]
+            share = [Fraction(len(held[chunk][position]), whole[chunk]) for chunk in range(schedule.num_chunks)]
+            own = [share[c] for c in range(schedule.num_chunks) if schedule.chunk(c).part == position]
+            if op in (Op.REDUCE_SCATTER, Op.ALL_TO_ALL):
+                arrived.append(sum(own) / len(own))
+            elif op is Op.ALL_REDUCE:
+                arrived.append((sum(own) / len(own) + Fraction(share.count(1), len(share))) / 2)
+            else:
+                arrived.append(sum(share) / len(share))
+        if op is Op.ALL_TO_ALL:
+            block = [[held[c][p] for c in followed if schedule.chunk(c).part == p] for p in range(n)]
+            return arrived, [Fraction(sum(map(bool, own)), len(own)) for own in block]
+        return arrived, [Fraction(sum(row[p] for row in has), len(has)) for p in range(n)]
+
+    states = [state()]
+    for step in schedule.steps:
+        sent = [(chunk, source, end, set(held[chunk][source])) for source, end, chunk in step.transfers()]
+        for chunk, source, end, what in sent:
+            held[chunk][end] = held[chunk][end] | what if step.reduce else what
+            if op is Op.ALL_TO_ALL:
+                held[chunk][source] = set()
+            if chunk in followed:
+                if step.reduce:
+                    has[followed.index(chunk)][source] = False
+                has[followed.index(chunk)][end] = True
+        states.append(state())
+    return states
+
+
+def is_followed_chunk(schedule, chunk: int) -> bool:
+    what = schedule.chunk(chunk)
+    if schedule.op.has_root:
+        return what.piece == 0
+    return (what.source if schedule.op is Op.ALL_TO_ALL else what.part) == 0
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("torus", TORI[:-1], ids=lambda torus: f"{torus.sides}{torus.wrap}")
+def test_what_has_arrived_is_what_sets_say(op, torus):
+    schedule = build_schedule(op, torus, root=torus.num_points - 1 if op.has_root else 0)
+    expected = held_by_sets(schedule)
+    found = list(arrivals(schedule))
+    assert len(found) == schedule.num_steps + 1
+    for state, (arrived, has) in zip(found, expected, strict=True):
+        assert state.arrived == pytest.approx([float(part) for part in arrived])
+        assert state.has == pytest.approx([float(part) for part in has])
+
+
+@pytest.mark.parametrize("op", [Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_REDUCE, Op.ALL_TO_ALL])
+def test_a_symmetric_schedule_arrives_as_its_explicit_form(op):
+    schedule = build_schedule(op, TORI[-1])
+    assert schedule.symmetric
+    explicit = schedule.explicit()
+    for short, long in zip(arrivals(schedule), arrivals(explicit), strict=True):
+        assert short.arrived == pytest.approx(long.arrived)
+        assert short.has == pytest.approx(long.has)
+    moved = sum(int(is_followed(explicit, step).sum()) for step in explicit.steps)
+    assert moved == sum(int(is_followed(schedule, step).sum()) for step in schedule.steps)
+
+
+@pytest.mark.parametrize(("name", "axes"), GROUPS)
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("num_bytes", [1000, 2**26])
+def test_a_film_takes_the_time_of_the_price_and_moves_its_bytes(name, axes, op, num_bytes):
+    network = group(name, axes).network
+    priced = price(op, num_bytes, network)
+    frames = film(priced, network, 20)
+    assert frames[-1].elapsed_us == pytest.approx(priced.time_us)
+    assert frames[0].elapsed_us == pytest.approx(priced.fixed_us)
+    assert all(a.elapsed_us <= b.elapsed_us + 1e-9 for a, b in pairwise(frames))
+    assert len(frames) <= 20 + 3 * len(priced.plan.stages)
+    # The steps are shown once each, in order.
+    for number, stage in enumerate(priced.plan.stages):
+        own = [frame for frame in frames if frame.stage == number]
+        assert [frame.first for frame in own[1:]] == [frame.stop for frame in own[:-1]]
+        assert (own[0].stop, own[-1].stop) == (0, stage.schedule.num_steps)
+        assert (own[-1].moved, own[-1].state.arrived.max()) == pytest.approx((1, 1))
+    assert all(0 <= frame.use.min(initial=0) <= frame.use.max(initial=0) <= 1 + 1e-9 for frame in frames)
+    # Bytes over all links: from how busy they are in each frame, and from the transfers of the schedules.
+    rate = np.tile(np.repeat(network.link_gbps, 2), network.torus.num_points)
+    stages = [stage for stage in priced.plan.stages if not stage.over_dcn]
+    latency_us = priced.latency_us / sum(max(1, stage.schedule.num_steps) for stage in stages) if stages else 0
+    carried = 0.0
+    for before, frame in pairwise(frames):
+        if frame.stage == before.stage and frame.use.any():
+            moving_us = frame.elapsed_us - before.elapsed_us - latency_us * (frame.stop - frame.first)
+            carried += float((frame.use * rate).sum()) * moving_us * 1e3
+    expected = 0.0
+    for stage in stages:
+        schedule = stage.schedule.explicit()
+        chunk = num_bytes * float(stage.share) / schedule.chunks_in_full
+        beside = network.torus.num_points // schedule.num_ranks
+        expected += sum(map(len, schedule.steps)) * chunk * beside
+    assert carried == pytest.approx(expected, rel=1e-6, abs=1e-3)
+
+
+def test_without_grouping_a_frame_is_one_step():
+    network = group("v5e-16", "all").network
+    priced = price(Op.ALL_GATHER, 2**26, network)
+    schedule = priced.plan.stages[0].schedule
+    frames = film(priced, network, 1000)
+    assert [frame.stop for frame in frames] == list(range(schedule.num_steps + 1))
+    for frame, load in zip(frames[1:], step_loads(schedule), strict=True):
+        assert (frame.use > 0).tolist() == (load > 0).tolist()
+        graph = Graph.of(network.torus)
+        step = schedule.steps[frame.stop - 1]
+        moved = is_followed(schedule, step)
+        ports = graph.port(step.source[moved], step.destination[moved])
+        assert np.flatnonzero(frame.followed).tolist() == sorted(
+            set((step.source[moved] * graph.num_ports + ports).tolist())
+        )
+
+
+@pytest.mark.parametrize("torus", [*TORI, Torus((2, 2, 2, 2), (False,) * 4), Torus((1,), (False,))], ids=str)
+def test_every_link_is_drawn_where_it_is(torus):
+    graph, places = Graph.of(torus), Places.of(torus)
+    there = np.flatnonzero(graph.neighbour.ravel() != NONE)
+    assert set(places.link.tolist()) == set(there.tolist())
+    assert len(places.chips) == len({tuple(np.round(chip, 6)) for chip in places.chips.tolist()}) == torus.num_points
+    source, port = np.divmod(places.link, graph.num_ports)
+    target = graph.neighbour[source, port]
+    assert (graph.neighbour.ravel()[places.back] == source).all()
+    assert (places.back // graph.num_ports == target).all()
+    wraps = np.linalg.norm(places.chips[source] - places.chips[target], axis=1) > 1.01
+    start, end = places.lanes[:, 0], places.lanes[:, 1]
+    far = np.linalg.norm(end - places.chips[target], axis=1)
+    near = np.linalg.norm(start - places.chips[source], axis=1)
+    assert (near[~wraps] < 0.5).all()
+    if places.flat:
+        assert (far[~wraps] < 0.5).all()
+        # Of a link that wraps one stub leaves the source and one comes in at the target.
+        leaving = wraps & (near < 0.5)
+        coming = wraps & (far < 0.5)
+        assert sorted(places.link[leaving]) == sorted(places.link[coming]) == sorted(set(places.link[wraps]))
+        # Traffic keeps to the right: the middle of the link is to the left of the lane.
+        way = (end - start)[~wraps]
+        aside = ((start + end) / 2 - (places.chips[source] + places.chips[target]) / 2)[~wraps]
+        assert (np.cross(way, aside)[:, 2] < 0).all()
+    else:
+        assert (near < 0.5).all()  # half of the link, beside the chip that sends
+        assert len(places.link) == len(there)
+
+
+@pytest.mark.parametrize("size", [(1, 1, 1), (1, 0.4, 0.4), (1, 0.2, 0.1), (0.3, 0.3, 1)])
+@pytest.mark.parametrize("span", [0.7, 1.2, 4.0])
+def test_the_camera_sees_the_whole_box_and_not_much_more(size, span):
+    found = camera(np.array(size), span)
+    eye, centre = (np.array(list(found[key].values())) for key in ("eye", "center"))
+    towards = (eye - centre) / np.linalg.norm(eye - centre)
+    right = np.cross((0, 0, 1), towards)
+    right /= np.linalg.norm(right)
+    corners = (np.indices((2, 2, 2)).reshape(3, -1).T - 0.5) * np.array(size) - eye
+    depth = -(corners @ towards)
+    half = np.tan(np.pi / 8)
+    across = np.abs(corners @ right / depth).max() / half / span
+    upright = np.abs(corners @ np.cross(towards, right) / depth).max() / half
+    assert depth.min() > 0
+    assert 0.8 < max(across, upright) < 1
+
+
+@pytest.mark.parametrize(
+    ("op", "name", "axes"),
+    [
+        ("all_gather", "v5e-16", "all"),
+        ("all_to_all", "v5p-256", "all"),
+        ("broadcast", "v5p-32", "all"),
+        ("all_reduce", "2*v5p-16", "all"),
+        ("reduce_scatter", "v6e-256", "x"),
+        ("reduce", "tpu7x-8", "core"),
+    ],
+)
+def test_the_page_stands_alone_and_says_what_it_shows(op, name, axes, tmp_path):
+    question = Question.parse(op, name, "64MiB", axes, None)
+    path = tmp_path / "film.html"
+    question.check_film(path)
+    priced = question.price()
+    question.write_film(priced, path)
+    page = path.read_text(encoding="utf-8")
+    assert not re.search(r"<(?:script|link|img)[^>]+(?:src|href)=", page)
+    for words in (f"{op} of 64 MiB on {question.group.slice}", "modelled", "All traffic", "One part", "play"):
+        assert words in page
+    assert len(page) < 15e6
+
+
+def test_a_film_of_the_largest_group_is_bounded_and_a_larger_one_refused(tmp_path):
+    path = tmp_path / "film.html"
+    question = Question.parse("all_gather", "v5p:8x8x8", "64MiB", "all", None)
+    assert question.group.network.torus.num_points == MOST_DRAWN
+    question.check_film(path)
+    question.write_film(question.price(), path)
+    assert path.stat().st_size < 15e6
+    with pytest.raises(RecipeError, match="one device in a slice"):
+        Question.parse("all_gather", "3*v5p-16", "64MiB", "slice", None).check_film(path)
+    with pytest.raises(RecipeError, match=r"--html .* has 1024 devices in a slice.*--axes z"):
+        Question.parse("all_gather", "v5p:8x8x16", "64MiB", "all", None).check_film(path)

@@ -128,4 +128,13 @@ def test_names_of_algorithms_are_readable() -> None:
     assert set(Choice.of(Op.ALL_REDUCE, network((1,), num_slices=2), 0).all) == {"DCN", "DCN exchange"}
     assert set(Choice.of(Op.ALL_GATHER, network((4,), num_slices=2), 0).all) == {"DCN first"}
     assert set(Choice.of(Op.REDUCE_SCATTER, network((4,), num_slices=2), 0).all) == {"DCN last"}
-    assert all("piece" in name for name in Choice.of(Op.BROADCAST, network((4,)), 0).all)
+    broadcast = Choice.of(Op.BROADCAST, network((4,)), 0)
+    assert all("piece" in name or name == "ring, scatter and gather" for name in broadcast.all)
+
+
+@pytest.mark.parametrize("joined", [CUBE, network((8, 8)), network((4, 8), wrap=False), network((4, 4), num_slices=2)])
+def test_a_large_broadcast_takes_no_longer_than_a_large_all_reduce(joined: Network) -> None:
+    """Scatter and gather use all links of the slice, as reduce-scatter and all-gather do."""
+    most = price(Op.ALL_REDUCE, 2**34, joined).time_us
+    for op in (Op.BROADCAST, Op.REDUCE):
+        assert price(op, 2**34, joined).time_us <= most * (1 + 1e-9)

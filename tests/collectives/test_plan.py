@@ -176,6 +176,10 @@ def test_wrong_roots_are_refused() -> None:
         verify_plan(Plan(Op.BROADCAST, "test", (second,), root=7), JOINED)
     with pytest.raises(ScheduleError, match="sends to positions that hold the array already"):
         verify_plan(Plan(Op.BROADCAST, "test", (over, second, second), root=7), JOINED)
+    with pytest.raises(ScheduleError, match="scatters to positions that hold the array already"):
+        verify_plan(Plan(Op.BROADCAST, "test", (over, second, SCATTER), root=7), JOINED)
+    with pytest.raises(ScheduleError, match="along axis 0, axis 1 each position holds the wrong parts"):
+        verify_plan(Plan(Op.BROADCAST, "test", (over, SCATTER), root=7), JOINED)
     with pytest.raises(ScheduleError, match="positions take part that hold nothing"):
         verify_plan(Plan(Op.BROADCAST, "test", (over, GATHER), root=7), JOINED)
 

@@ -67,13 +67,8 @@ def _place(stage: Stage, network: Network, position: int) -> tuple[int, tuple[in
 
 
 def _run_stage(stage: Stage, network: Network, held: list[Parts], members: list[int]) -> None:
-    n, inside = network.num_ranks, network.torus.num_points
+    n = network.num_ranks
     mine = [held[position] for position in members]
-    if stage.takes_own:
-        mine = [
-            {t: part for t, part in parts.items() if t % inside == position % inside}
-            for position, parts in zip(members, mine, strict=True)
-        ]
     if not any(mine):
         return
     schedule, op = stage.schedule.explicit(), stage.schedule.op
@@ -91,7 +86,8 @@ def _run_stage(stage: Stage, network: Network, held: list[Parts], members: list[
         elif stage.adds_locally:
             held[position] = _cut(reduce(add, results[q]), keys[q][0], mine[q])
         elif op is Op.REDUCE_SCATTER:
-            held[position] = _cut(results[q][0], keys[q][q], mine[q])
+            holder = next(other for other, parts in enumerate(mine) if parts)
+            held[position] = _cut(results[q][0], keys[holder][q], mine[holder])
         elif op is Op.ALL_GATHER:
             held[position] = {
                 t: part
@@ -132,7 +128,8 @@ def run_schedule(schedule: Schedule, arrays: Sequence[Sequence[Array]]) -> list[
 
     Args:
         arrays: what each position starts with: its part for all_gather; all parts for reduce_scatter and all_reduce;
-            the array for broadcast (the root's is read) and reduce; the block for each position for all_to_all.
+            the array for broadcast (the root's is read) and reduce; the block for each position for all_to_all. Of a
+            reduce_scatter parts may be empty: who holds nothing sends nothing, which makes it a scatter.
 
     Returns:
         What each position ends with: all parts for all_gather and all_reduce; its part for reduce_scatter; the array
@@ -148,7 +145,11 @@ def run_schedule(schedule: Schedule, arrays: Sequence[Sequence[Array]]) -> list[
     for step in schedule.steps:
         sent = [held[chunk, source] for source, _, chunk in step.transfers()]
         for (_, destination, chunk), received in zip(step.transfers(), sent, strict=True):
-            held[chunk, destination] = held[chunk, destination] + received if step.reduce else received
+            here = held[chunk, destination] if step.reduce else received
+            if op is Op.REDUCE_SCATTER and not (len(here) and len(received)):
+                held[chunk, destination] = here if len(here) else received
+            else:
+                held[chunk, destination] = here + received if step.reduce else received
     return [
         [
             np.concatenate([held[part * pieces + piece, position] for piece in range(pieces)])

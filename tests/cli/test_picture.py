@@ -117,7 +117,7 @@ def test_slices_of_a_multislice_stand_apart() -> None:
     assert [scene.slice_index for scene in drawn] == [0, 1]
     rights = [[place[0] for cell in scene.cells() for place in cell.places] for scene in drawn]
     assert max(rights[0]) + 1 < min(rights[1])
-    assert "2 of 4 slices are drawn" in look.notes(drawn[0])
+    assert "2 of 4 slices are drawn" in look.notes(drawn[0], False)
     assert look.dcn(drawn[0].slice) == "DCN: 25 GB/s a host one way, 16 hosts a slice"
 
 
@@ -135,9 +135,11 @@ def test_words() -> None:
     assert legend["ring"] == "wrap links of y, z"
     assert legend["twisted"] == "wrap links of x: shift 4 along y, z"
     assert legend["example"] == "a ring of x: 8 chips, 2 such links"
-    assert look.notes(Scene(Slice.parse("v5p-12288"))) == ["simplified: a cube is 4x4x4 chips"]
+    assert look.notes(Scene(Slice.parse("v5p-12288")), True) == ["simplified: a cube is 4x4x4 chips, 16 hosts"]
     assert look.legend(Scene(Slice.parse("v5p-12288")))["link"] == "16 ICI links"
-    assert look.notes(Scene(Slice.parse("v3-2048"))) == ["simplified: a square is 2x2 chips"]
+    assert look.notes(Scene(Slice.parse("v5p-256")), True) == ["number and colour: host (colours repeat)"]
+    assert look.notes(Scene(Slice.parse("v5p-16")), False) == ["colour: host"]
+    assert look.notes(Scene(Slice.parse("v3-2048")), True) == ["simplified: a square is 2x2 chips, 1 host"]
 
 
 def test_what_is_written_on_a_colour_can_be_read() -> None:
@@ -194,7 +196,7 @@ def test_a_png_shows_the_colours_of_its_lines_and_hosts(tmp_path: Path) -> None:
         ("v5p-256", ["wrap link of x between (3,1,1) and (0,1,5)", "4x4x8 twisted torus", "drawn whole"]),
         ("2*v5p-16", ["slice 1", "DCN: 25 GB/s a host one way, 2 hosts a slice"]),
         ("tpu7x-8", ["two devices, joined on the die"]),
-        ("v5p:8x8x16", ["simplified: a cube is 4x4x4 chips", "64 chips, (4,4,12) to (7,7,15)", "16 hosts, "]),
+        ("v5p:8x8x16", ["simplified: a cube is 4x4x4 chips, 16 hosts", "64 chips, (4,4,12) to (7,7,15)", "16 hosts, "]),
     ],
 )
 def test_html(name: str, texts: list[str], tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from types import MappingProxyType
 
 from torchtpu_dist.cli.scene import COLOURS, MOST_SLICES, Kind, Place, Scene
@@ -135,13 +136,14 @@ def spread(low: float, high: float, least: float) -> tuple[float, float]:
     return low - more, high + more
 
 
-def notes(scene: Scene, numbers: bool = True) -> list[str]:
-    """What the picture leaves out, and what its colours are; ``numbers``: whether hosts have theirs written on."""
+def notes(scene: Scene, numbers: bool) -> list[str]:
+    """What the picture leaves out, and what its colours are; ``numbers``: whether those of hosts can be read."""
     slice_ = scene.slice
     lines = []
     if scene.is_simplified:
-        block = "x".join(map(str, scene.block))
-        lines.append(f"simplified: a {'square' if scene.is_flat else 'cube'} is {block} chips")
+        block, hosts = "x".join(map(str, scene.block)), prod(scene.block) // slice_.chips_per_host
+        what = "square" if scene.is_flat else "cube"
+        lines.append(f"simplified: a {what} is {block} chips, {_count(hosts, 'host')}")
     elif slice_.num_hosts > slice_.num_slices:
         again = slice_.num_hosts // slice_.num_slices > COLOURS
         what = "number and colour" if numbers and scene.has_numbers else "colour"

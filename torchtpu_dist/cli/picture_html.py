@@ -53,7 +53,7 @@ def _trace(flat: bool, places: Iterable[Place | None], **rest: Any) -> Any:
 
 
 def _lines(scene: Scene) -> Iterator[Any]:
-    """One trace for each kind of line; the whole wrap links of each twisted axis are shown when asked for."""
+    """One trace for each kind of line. The whole wrap links of a second twisted axis wait in the legend."""
     legend = look.legend(scene)
     order = list(legend)
 
@@ -63,7 +63,7 @@ def _lines(scene: Scene) -> Iterator[Any]:
     for (number, axis), lines in groupby(sorted(scene.lines(), key=group), key=group):
         kind = order[number]
         style = look.LINES[kind]
-        name = legend[kind] if kind != "arc" else f"click: all of {scene.slice.axis_names[axis]}, drawn whole"
+        name = legend[kind] if kind != "arc" else f"wrap links of {scene.slice.axis_names[axis]}, drawn whole"
         places: list[Place | None] = []
         words: list[str] = []
         for line in lines:
@@ -72,7 +72,7 @@ def _lines(scene: Scene) -> Iterator[Any]:
                 words += [line.words] * (len(piece) + 1)
         shape = {"color": style.colour, "width": style.width * (0.75 if scene.is_flat else 1.4)}
         shown = {"name": name, "legendgroup": name, "opacity": style.opacity, "mode": "lines"}
-        if kind == "arc":
+        if kind == "arc" and any(scene.is_twisted(before) for before in range(axis)):
             shown["visible"] = "legendonly"
         dotted = {**shape, "dash": "dot" if style.dashed else "solid"}
         yield _trace(
@@ -207,7 +207,7 @@ def _dcn(drawn: Sequence[Scene]) -> Iterator[Any]:
         yield _trace(flat, joint, mode="lines", line={"color": grey, "width": 6})
     words = [look.dcn(drawn[0].slice)]
     yield _trace(
-        flat, [(sum(ends) / 2, bar - (0.5 if flat else 1.2), back)], mode="text", text=words, textfont={"size": 17}
+        flat, [(sum(ends) / 2, bar - (0.5 if flat else 1.0), back)], mode="text", text=words, textfont={"size": 17}
     )
 
 
@@ -259,7 +259,7 @@ def _lay_out_space(figure: Any) -> None:
 
 
 def _panel(figure: Any, slice_: Slice, scene: Scene) -> None:
-    notes = [*look.notes(scene, numbers=scene.is_flat), "point at a chip or a wrap link to read more"]
+    notes = [*look.notes(scene, scene.is_flat), "point at a chip or a wrap link to read more"]
     figure.update_layout(
         template="plotly_white",
         font={"family": _FONT, "size": 15, "color": look.INK},

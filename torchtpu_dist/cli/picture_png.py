@@ -40,7 +40,7 @@ def write_png(slice_: Slice, path: Path) -> None:
     canvas.directions(drawn[0])
     if len(drawn) > 1:
         canvas.join(drawn)
-    _panel(figure, slice_, drawn[0])
+    _panel(figure, slice_, drawn[0], canvas.has_numbers(drawn[0]))
     figure.savefig(path, dpi=_DOTS_PER_INCH, format="png")
 
 
@@ -112,17 +112,25 @@ class _Canvas:
 
     def _chips(self, scene: Scene, colour: str, back: float, chips: Sequence[tuple[Place, str]]) -> None:
         colour, order = self._pale(colour, back), -2 * back
-        two = scene.slice.generation.devices_per_chip == 2 and not scene.is_simplified
-        size = look.CHIP * self.unit * (0.7 if two else 1.0)
+        size = self._chip_size(scene)
         points = [_flat(place) for place, _ in chips]
         edge = {"markeredgecolor": "white", "markeredgewidth": size / 16}
         marker = "s" if scene.is_simplified else "o"
         columns, rows = zip(*points, strict=True)
         self.axes.plot(columns, rows, marker, markersize=size, color=colour, zorder=order, **edge)
-        if 0.42 * size >= _SMALLEST_TEXT:
+        if self.has_numbers(scene):
             ink = look.on_host(colour)
             for point, (_, label) in zip(points, chips, strict=True):
                 self.axes.text(*point, label, fontsize=0.42 * size, color=ink, zorder=order + 0.1, **_MIDDLE)
+
+    def _chip_size(self, scene: Scene) -> float:
+        """The diameter of a chip, or of one of its two devices, in points."""
+        two = scene.slice.generation.devices_per_chip == 2 and not scene.is_simplified
+        return look.CHIP * self.unit * (0.7 if two else 1.0)
+
+    def has_numbers(self, scene: Scene) -> bool:
+        """Whether numbers of hosts are written: in boxes always, on chips where they can be read."""
+        return any(scene.host_boxes()) or 0.42 * self._chip_size(scene) >= _SMALLEST_TEXT
 
     def _pale(self, colour: str, back: float) -> str:
         return look.faded(colour, _PALEST * max(0.0, back) / self.deepest) if self.deepest else colour
@@ -133,12 +141,18 @@ class _Canvas:
         width, height = right - left - 0.2, top - bottom - 0.2
         box = FancyBboxPatch(corner, width, height, boxstyle=shape, facecolor=colour, edgecolor="none", zorder=order)
         self.axes.add_patch(box)
+        box.set_clip_on(False)
 
     def directions(self, scene: Scene) -> None:
         """Arrows along the axes, beside the first chip."""
         for name, (start, end) in look.arrows(scene):
             (x, y), (x_end, y_end) = _flat(start), _flat(end)
-            arrow = {"arrowstyle": "-|>", "color": look.QUIET, "linewidth": 1.8, "mutation_scale": _TEXT}
+            arrow = {
+                "arrowstyle": "-|>",
+                "color": look.QUIET,
+                "linewidth": 1.8,
+                "mutation_scale": min(_TEXT, 0.4 * self.unit),
+            }
             self.axes.annotate("", (x_end, y_end), (x, y), arrowprops=arrow)
             # The name stands a little beyond the tip.
             share = 1 + (14 / self.unit) / ((x_end - x) ** 2 + (y_end - y) ** 2) ** 0.5
@@ -157,11 +171,11 @@ class _Canvas:
         self.axes.text(*where, look.dcn(drawn[0].slice), fontsize=_TEXT, color=look.INK, **_MIDDLE)
 
 
-def _panel(figure: Figure, slice_: Slice, scene: Scene) -> None:
+def _panel(figure: Figure, slice_: Slice, scene: Scene, numbers: bool) -> None:
     figure.text(0.025, 0.89, look.title(slice_), fontsize=34, fontweight="bold", color=look.INK)
     for line, words in enumerate(look.facts(slice_)):
         figure.text(0.025, 0.83 - 0.04 * line, words, fontsize=17, color=look.QUIET)
-    notes = look.notes(scene)
+    notes = look.notes(scene, numbers)
     for line, words in enumerate(reversed(notes)):
         figure.text(0.025, 0.03 + 0.035 * line, words, fontsize=15, color=look.QUIET)
     handles = []

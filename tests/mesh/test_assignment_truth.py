@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from torchtpu_dist.mesh import GENERATIONS, Assignment, AxisPlacement, Coordinate, Network, Slice, Walk, assign
+from torchtpu_dist.mesh import GENERATIONS, Assignment, AxisPlacement, Coordinate, Network, Slice, Torus, Walk, assign
 from torchtpu_dist.mesh.fit import factorisations
 from torchtpu_dist.mesh.topologies import chip_counts
 
@@ -34,12 +34,13 @@ def any_cost(seed: int) -> Callable[[str, Network], float]:
 
 @pytest.mark.parametrize("slice_", slices_of(1, 64), ids=str)
 def test_all_factorisations_of_small_slices(slice_: Slice) -> None:
-    for degrees in factorisations(slice_.num_devices, 3):
+    for number, degrees in enumerate(factorisations(slice_.num_devices, 3)):
         axes = list(zip(NAMES, degrees, strict=True))
         assignment = assign(slice_, axes)
         check(assignment)
         assert assign(slice_, axes) == assignment
-        check(assign(slice_, axes, cost=any_cost(slice_.num_devices), whole_axes_first=False))
+        if slice_.num_devices < 64 or number % 3 == 0:
+            check(assign(slice_, axes, cost=any_cost(number), whole_axes_first=False))
 
 
 @pytest.mark.parametrize(
@@ -49,7 +50,7 @@ def test_all_factorisations_of_small_slices(slice_: Slice) -> None:
 )
 def test_some_factorisations_of_larger_slices(slice_: Slice) -> None:
     possible = list(factorisations(slice_.num_devices, 4))
-    for seed, degrees in enumerate(random.Random(str(slice_)).sample(possible, 4)):
+    for seed, degrees in enumerate(random.Random(str(slice_)).sample(possible, 3)):
         axes = list(zip(("dp_replicate", "dp_shard", "cp", "tp"), degrees, strict=True))
         check(assign(slice_, axes))
         check(assign(slice_, axes, cost=any_cost(seed), whole_axes_first=False))
@@ -136,7 +137,7 @@ def read_part(text: str) -> tuple[str, list[int | None]]:
 def check_links(assignment: Assignment, axis: AxisPlacement, groups: list[tuple[int, ...]]) -> None:
     """Every link of the network is there and as long as it says; with all groups active no cable is overloaded, and on
     every axis of the network one is full, so that no rate is understated."""
-    slice_, network = assignment.slice, axis.network
+    slice_, network, torus = assignment.slice, axis.network, assignment.slice.torus()
     names = [name for name, _ in map(read_part, axis.physical_axes) if name != "slice"]
     loads: list[Counter[Cable]] = [Counter() for _ in names]
     for group in groups:
@@ -151,9 +152,9 @@ def check_links(assignment: Assignment, axis: AxisPlacement, groups: list[tuple[
                         continue  # its one link was seen from the other end
                     up = network.torus.step(point, dim, 1)
                     if up is None:
-                        check_end(assignment, place, rank, physical, network.hops[dim])
+                        check_end(assignment, torus, place, rank, physical, network.hops[dim])
                     else:
-                        ways = straight_ways(assignment, rank, place[up], physical, network.hops[dim])
+                        ways = straight_ways(assignment, torus, rank, place[up], physical, network.hops[dim])
                         for cable in (cable for way in ways for cable in way):
                             loads[dim][cable] += network.link_gbps[dim] / len(ways)
     for dim, name in enumerate(names):
@@ -162,7 +163,9 @@ def check_links(assignment: Assignment, axis: AxisPlacement, groups: list[tuple[
         assert max(loads[dim].values()) == pytest.approx(gbps), f"{axis.name} on {name}"
 
 
-def straight_ways(assignment: Assignment, rank: int, other: int, physical: int, hops: int) -> list[list[Cable]]:
+def straight_ways(
+    assignment: Assignment, torus: Torus, rank: int, other: int, physical: int, hops: int
+) -> list[list[Cable]]:
     """The cables, with the direction, on each way of ``hops`` links along one axis from ``rank`` to ``other`` and back.
 
     Two ways, up and down, only where the two are half a ring apart.
@@ -170,17 +173,18 @@ def straight_ways(assignment: Assignment, rank: int, other: int, physical: int, 
     assert assignment.slice_indices[rank] == assignment.slice_indices[other]
     ways = []
     for sign in (1, -1):
-        end, cables = go(assignment, rank, physical, sign, hops)
+        end, cables = go(assignment, torus, rank, physical, sign, hops)
         if end == assignment.coordinates[other]:
             ways.append(cables)
     assert ways, "a link of the network is not there"
     return ways
 
 
-def go(assignment: Assignment, rank: int, physical: int, sign: int, hops: int) -> tuple[Coordinate | None, list[Cable]]:
+def go(
+    assignment: Assignment, torus: Torus, rank: int, physical: int, sign: int, hops: int
+) -> tuple[Coordinate | None, list[Cable]]:
     """Where ``hops`` steps lead, and all cables on the way, in both directions; None over the end of an axis."""
-    torus = assignment.slice.torus()
-    at = assignment.coordinates[rank]
+    at, names = assignment.coordinates[rank], assignment.slice.axis_names
     cables = []
     for _ in range(hops):
         after = torus.step(at, physical, sign)
@@ -189,20 +193,21 @@ def go(assignment: Assignment, rank: int, physical: int, sign: int, hops: int) -
         # A cable is known by its lower end: on an axis of two that is 0.
         upwards = at[physical] == 0 if torus.sides[physical] == 2 else sign == 1
         lower = at if upwards else after
-        chip = tuple(i for i, name in zip(lower, assignment.slice.axis_names, strict=True) if name != "core")
+        chip = tuple(i for i, name in zip(lower, names, strict=True) if name != "core")
         cables += [(assignment.slice_indices[rank], physical, chip, direction) for direction in (True, False)]
         at = after
     return at, cables
 
 
-def check_end(assignment: Assignment, place: dict[Coordinate, int], rank: int, physical: int, hops: int) -> None:
+def check_end(
+    assignment: Assignment, torus: Torus, place: dict[Coordinate, int], rank: int, physical: int, hops: int
+) -> None:
     """No link leads from the end of a line to a member of the group.
 
     But for one that a torus cannot have: over a twisted wrap, on to an axis of which the group has two points.
     """
-    beyond, _ = go(assignment, rank, physical, 1, hops)
+    beyond, _ = go(assignment, torus, rank, physical, 1, hops)
     members = {assignment.coordinates[member] for member in place.values()}
-    torus = assignment.slice.torus()
     twisted_into = [target for target, by in enumerate(torus.twist[physical]) if by] if torus.twist else []
     onto_two = any(len({member[target] for member in members}) == 2 for target in twisted_into)
     assert beyond not in members or onto_two

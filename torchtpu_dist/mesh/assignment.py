@@ -42,6 +42,7 @@ class AxisPlacement:
             slices; none for degree 1.
         kind: how every group along the axis is walked in rank order inside of a slice: ``ring`` (closes by one link of
             the group), ``line`` (does not); ``switch``: it has one device in each slice; ``single``: degree 1.
+        spans: of each group, in each of its slices.
         network: what joins the ranks of a group.
     """
 
@@ -49,6 +50,7 @@ class AxisPlacement:
     degree: int
     physical_axes: tuple[str, ...]
     kind: Literal["ring", "line", "switch", "single"]
+    spans: Spans
     network: Network
 
     @property
@@ -210,7 +212,7 @@ def _placement(slice_: Slice, share: Share, slice_stride: int, spans: Spans) -> 
         kind = "switch" if share.slices > 1 else "single"
     else:
         kind = "ring" if is_ring(joined.torus) else "line"
-    return AxisPlacement(share.name, share.degree, (*across, *within), kind, joined)
+    return AxisPlacement(share.name, share.degree, (*across, *within), kind, spans, joined)
 
 
 def _slice_stride(shared: Sequence[Share], index: int) -> int:

@@ -68,10 +68,11 @@ def network(slice_: Slice, spans: Sequence[Span], num_slices: int = 1) -> Networ
     if not spans:
         rate = float(generation.ici_link_gbps_oneway)
         return Network(generation.name, Torus((1,), (False,)), (rate,), (1,), num_slices, dcn_gbps)
+    torus = slice_.torus()
     return Network(
         generation.name,
-        group_torus(slice_.torus(), spans),
-        tuple(_rate_gbps(slice_, span) for span in spans),
+        group_torus(torus, spans),
+        tuple(_rate_gbps(slice_, torus, span) for span in spans),
         tuple(span.stride for span in spans),
         num_slices,
         dcn_gbps,
@@ -173,12 +174,11 @@ def _meets(torus: Torus, by_axis: dict[int, Span], round_: set[int], target: int
     return target in round_ and by_axis[target].length > 2 and by % by_axis[target].stride == 0
 
 
-def _rate_gbps(slice_: Slice, span: Span) -> float:
+def _rate_gbps(slice_: Slice, torus: Torus, span: Span) -> float:
     generation = slice_.generation
     if slice_.axis_names[span.axis] == "core":
         assert generation.die_link_gbps_oneway is not None
         return float(generation.die_link_gbps_oneway)
-    torus = slice_.torus()
     half_a_ring = span.length == 2 and span.stride > 1 and span.reach == torus.sides[span.axis]
     ways = 2 if half_a_ring and torus.wrap[span.axis] and not _shifts(torus, span.axis) else 1
     return ways * generation.ici_link_gbps_oneway / (span.stride * generation.devices_per_chip)

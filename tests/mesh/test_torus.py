@@ -29,7 +29,7 @@ def test_links_neighbours_and_distances_are_one_graph(torus: Torus) -> None:
     neighbours = {point: set(torus.neighbours(point)) for point in torus.points()}
     assert {frozenset((a, b)) for a in neighbours for b in neighbours[a]} == {frozenset(link) for link in links}
     start = next(iter(torus.points()))
-    assert searched(torus, start) == {point: torus.distance(start, point) for point in torus.points()}
+    assert searched(joined(torus), start) == {point: torus.distance(start, point) for point in torus.points()}
     assert torus.diameter == max(torus.distance(a, b) for a in torus.points() for b in torus.points())
 
 
@@ -52,16 +52,24 @@ def twisted_tori(draw: st.DrawFn) -> Torus:
     )
 
 
-def searched(torus: Torus, start: Coordinate) -> dict[Coordinate, int]:
-    """Distances from ``start`` by breadth-first search over ``links()`` alone."""
-    joined: dict[Coordinate, list[Coordinate]] = {point: [] for point in torus.points()}
+Graph = dict[Coordinate, list[Coordinate]]
+
+
+def joined(torus: Torus) -> Graph:
+    """What is beside each point by ``links()`` alone."""
+    graph: Graph = {point: [] for point in torus.points()}
     for a, b in torus.links():
-        joined[a].append(b)
-        joined[b].append(a)
+        graph[a].append(b)
+        graph[b].append(a)
+    return graph
+
+
+def searched(graph: Graph, start: Coordinate) -> dict[Coordinate, int]:
+    """Distances from ``start`` by breadth-first search."""
     found, queue = {start: 0}, deque([start])
     while queue:
         here = queue.popleft()
-        for there in joined[here]:
+        for there in graph[here]:
             if there not in found:
                 found[there] = found[here] + 1
                 queue.append(there)
@@ -77,7 +85,8 @@ def test_a_twisted_torus_is_one_graph(torus: Torus) -> None:
     assert all(ends[point] == len(torus.neighbours(point)) for point in points)
     if torus.is_symmetric:
         assert len(set(ends.values())) <= 1
-    distances = [(a, b, d) for a in points for b, d in searched(torus, a).items()]
+    graph = joined(torus)
+    distances = [(a, b, d) for a in points for b, d in searched(graph, a).items()]
     assert all(torus.distance(a, b) == d for a, b, d in distances)
     assert len(distances) == len(points) ** 2
     assert torus.diameter == max(d for _, _, d in distances)
@@ -107,7 +116,8 @@ def test_a_step_up_is_undone_by_a_step_down_and_translations_keep_links(torus: T
 @settings(max_examples=60, deadline=None)
 def test_mean_distance_is_over_all_pairs(torus: Torus) -> None:
     points = list(torus.points())
-    total = sum(d for a in points for d in searched(torus, a).values())
+    graph = joined(torus)
+    total = sum(d for a in points for d in searched(graph, a).values())
     assert torus.mean_hops == pytest.approx(total / max(1, len(points) * (len(points) - 1)), rel=1e-12)
 
 

@@ -256,6 +256,14 @@ def test_bandwidths_as_the_nccl_tests_count_them() -> None:
     assert price(Op.ALL_GATHER, 2**36, network).link_utilisation == pytest.approx(1, rel=0.001)
 
 
+def test_a_scattered_broadcast_uses_the_links_from_the_root_first() -> None:
+    """On a ring of 4 the parts make 4 hops in all over 8 link directions, then the gather makes 12."""
+    found = price(Op.BROADCAST, 2**36, ring(4), algorithm="ring, scatter and gather")
+    assert found.time_us == pytest.approx(2 * microseconds(2**36 * 3 / 4) / 2, rel=0.001)
+    used_us = microseconds((4 + 12) * 2**36 / 4) / 8
+    assert found.link_utilisation == pytest.approx(used_us / found.time_us)
+
+
 def test_starting_an_operation_is_paid_once() -> None:
     for generation in ("v5e", "tpu7x"):
         found = price(Op.ALL_GATHER, 0, joined(torus((4,)), 2, generation))

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from fractions import Fraction
 
+import numpy as np
+
+from torchtpu_dist.collectives.algorithms.routes import distances
 from torchtpu_dist.collectives.algorithms.switch import switch_hops
 from torchtpu_dist.collectives.bounds import least_steps
 from torchtpu_dist.collectives.constants import DCN_HOP_US, fixed_us, hops_us
@@ -50,7 +53,7 @@ class Profile:
         between = [stage for stage in plan.stages if stage.over_dcn]
         hops = sum(critical_hops(stage.schedule, part_of(network, stage.axes).hops) for stage in inside)
         dcn_hops = sum(switch_hops(stage.schedule) for stage in between)
-        carried = sum((_carried(stage, network) for stage in inside), Fraction(0))
+        carried = sum((_carried(plan, stage, network) for stage in inside), Fraction(0))
         return cls(
             plan,
             hops=hops,
@@ -85,11 +88,15 @@ class Profile:
         return self.at_no_bytes_us + self.by_byte * full_bytes
 
 
-def _carried(stage: Stage, network: Network) -> Fraction:
-    """Bytes over all links of one slice in this stage, over the bytes of the op's full array."""
-    schedule = stage.schedule
-    groups = network.torus.num_points // schedule.num_ranks
-    return stage.share * groups * _num_transfers(schedule) / schedule.chunks_in_full
+def _carried(plan: Plan, stage: Stage, network: Network) -> Fraction:
+    """Bytes over all links of a slice in this stage, over the bytes of the op's full array; the mean over slices."""
+    schedule, n = stage.schedule, network.torus.num_points
+    if (
+        plan.op is Op.BROADCAST and stage.op is Op.REDUCE_SCATTER
+    ):  # a scatter: each part goes from the root to its place
+        from_root = distances(Graph.of(schedule.torus), np.array([plan.root % n], np.int32))
+        return stage.share * Fraction(int(from_root.sum()), n * network.num_slices)
+    return stage.share * (n // schedule.num_ranks) * _num_transfers(schedule) / schedule.chunks_in_full
 
 
 def _num_transfers(schedule: Schedule) -> int:

@@ -5,7 +5,10 @@ has bytes for it; a stream that has got all its bytes over the link in this step
 step ends when its last link is done; then the stream's next step puts its bytes on the links. Nothing else couples
 streams. So two streams alike take twice the time of one for their bytes, and on different links they do not notice each
 other. A stream first waits for what costs time but no bytes (start of the operation, chain of hops), as in the cost
-model, stage by stage; alone on its links it takes exactly what :func:`torchtpu_dist.collectives.cost.price` says.
+model, stage by stage; alone on its links it takes exactly what :func:`torchtpu_dist.collectives.cost.price` says, and
+less only where the price counts with less than there is: when a link of a group is not a whole number of times as fast
+as its slowest, and when both devices of a chip belong to a group of which one does more than the other (a broadcast),
+so that it gets more than half of the chip's links.
 
 Time goes from event to event: the ends of steps and of waits. Between two of them every link is followed exactly, in
 closed form, all links at once as arrays. Two things keep them short: steps in a row that load the links alike are one

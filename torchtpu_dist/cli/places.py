@@ -88,7 +88,7 @@ class Places:
             elif np.count_nonzero(way) == 1:
                 arrow, at = ("↗", (1, 1, 0)) if way[1] else ("→", (1, 0, 0)) if way[0] else ("↑", (0, 0, 1))
                 corner = np.where(at, high, low)
-                marks.append((f"{name} {arrow}", corner + 0.3 * np.sign(way)))
+                marks.append((f"{name} {arrow}", corner + 0.3 * np.sign(way) + (0.12 * _RIGHT if way[1] else 0)))
         return marks
 
     @property

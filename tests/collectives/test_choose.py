@@ -105,6 +105,16 @@ def test_why(op: Op, joined: Network, num_bytes: int, reason: str) -> None:
     assert price(op, num_bytes, joined).why.startswith(reason)
 
 
+def test_a_plan_that_was_asked_for_is_compared_with_the_best() -> None:
+    """Which may be better in everything: it is better to exchange along the one long axis than along two short ones."""
+    asked = price(Op.ALL_REDUCE, 2**19, network((8, 8, 16)), algorithm="exchange along axes 0, 1")
+    assert asked.alternatives[0][0] == "exchange along axis 2"
+    assert asked.alternatives[0][1] < asked.time_us
+    assert asked.why.endswith(
+        "exchange along axis 2 would move the bytes 2.23 times as fast, and wait for as many hops"
+    )
+
+
 def test_what_was_worked_out_once_is_not_worked_out_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The emulator prices every call; sizes change from call to call, groups do not."""
     first = price(Op.ALL_REDUCE, 1000, CUBE)

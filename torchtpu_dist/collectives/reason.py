@@ -12,9 +12,10 @@ def reason(chosen: Profile, other: Profile | None, network: Network) -> str:
     if other is None:
         return said
     name, ratio = other.plan.algorithm, other.by_byte / chosen.by_byte
-    if ratio < 1:
-        return f"{said}; {name} would move the bytes {_times(1 / ratio)} as fast, but wait for {_apart(chosen, other)}"
-    return f"{said}; {name} would wait for {_apart(chosen, other)}, but take {_times(ratio)} as long for the bytes"
+    if ratio > 1:
+        return f"{said}; {name} would wait for {_apart(chosen, other)}, but take {_times(ratio)} as long for the bytes"
+    but = "but" if other.at_no_bytes_us > chosen.at_no_bytes_us else "and"
+    return f"{said}; {name} would move the bytes {_times(1 / ratio)} as fast, {but} wait for {_apart(chosen, other)}"
 
 
 def described(plan: Plan, network: Network) -> str:
@@ -66,7 +67,7 @@ def _apart(chosen: Profile, other: Profile) -> str:
         if count:
             over = " over DCN" if unit == "message" else ""
             said.append(f"{abs(count)} {unit}{'s' if abs(count) > 1 else ''}{over} {'more' if count > 0 else 'less'}")
-    return " and ".join(said) or "as much"
+    return " and ".join(said) or "as many hops"
 
 
 def _times(ratio: float) -> str:

@@ -10,7 +10,13 @@ from functools import lru_cache
 from itertools import combinations
 
 from torchtpu_dist.collectives.algorithms.exchange import exchange, share_in_the_middle, used_axes
-from torchtpu_dist.collectives.algorithms.hierarchical import from_root, in_pieces, over_slices, to_root
+from torchtpu_dist.collectives.algorithms.hierarchical import (
+    from_root,
+    in_pieces,
+    over_slices,
+    scatter_and_gather,
+    to_root,
+)
 from torchtpu_dist.collectives.plan import Plan, Stage, added_up, all_axes, dcn_stage, slice_stage
 from torchtpu_dist.collectives.profile import Profile, bound_by_byte
 from torchtpu_dist.collectives.reason import reason
@@ -125,6 +131,8 @@ def _in_one_slice(op: Op, network: Network, root: int) -> Iterator[Plan]:
         stage = slice_stage(op, network, all_axes(network), root=root, pieces=pieces)
         name = stage.schedule.algorithm + (f", {in_pieces(pieces)}" if pieces else "")
         yield Plan(op, name, (stage,), root)
+    if op.has_root and network.num_ranks > 2:
+        yield Plan(op, f"{stage.schedule.algorithm}, scatter and gather", scatter_and_gather(network), root)
 
 
 def _with_root_over_slices(op: Op, network: Network, root: int) -> Iterator[Plan]:

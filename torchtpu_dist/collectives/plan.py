@@ -33,8 +33,9 @@ class Stage:
         where: in words: ``slice``, ``axis 0``, ``axes 0, 2`` or ``DCN``.
         axes: axes of the group's torus along which the positions of the stage lie, ascending; all of them for
             ``slice``, none for ``DCN``, which joins the same place of all slices.
-        takes_own: whether each position takes only its own part of what it holds, as though it had been scattered
-            over the slice before.
+
+    In the plan of a broadcast a ``reduce_scatter`` is a scatter: positions that hold nothing yet send nothing and add
+    nothing, and what is left of it are the ways of the parts from the root to where they belong.
     """
 
     op: Op
@@ -42,7 +43,6 @@ class Stage:
     share: Fraction
     where: str
     axes: tuple[int, ...]
-    takes_own: bool = False
 
     @property
     def over_dcn(self) -> bool:
@@ -112,17 +112,15 @@ def slice_stage(
     return Stage(op, schedule, share, where, axes)
 
 
-def dcn_stage(
-    op: Op, network: Network, share: Fraction = Fraction(1), root: int = 0, scatters: bool = False, own: bool = False
-) -> Stage:
-    """The stage that does ``op`` over DCN, from slice ``root`` where there is a root."""
-    return Stage(op, switch_schedule(op, network.num_slices, root, scatters), share, "DCN", (), own)
+def dcn_stage(op: Op, network: Network, share: Fraction = Fraction(1), root: int = 0, scatters: bool = False) -> Stage:
+    """The stage that does ``op`` over DCN, from slice ``root`` where there is a root; ``scatters`` as there."""
+    return Stage(op, switch_schedule(op, network.num_slices, root, scatters), share, "DCN", ())
 
 
 def added_up(stage: Stage, share: Fraction) -> Stage:
     """The all-reduce that gathers whole arrays as ``stage`` does and adds them; ``share`` is what each one holds."""
     size = stage.schedule.num_ranks
-    return Stage(Op.ALL_REDUCE, stage.schedule, share * size, stage.where, stage.axes, stage.takes_own)
+    return Stage(Op.ALL_REDUCE, stage.schedule, share * size, stage.where, stage.axes)
 
 
 _SLICES = -1
@@ -199,8 +197,6 @@ class _Held:
     def run(self, stage: Stage, where: str) -> None:
         """What ``stage`` makes of it."""
         along = (set(stage.axes) if not stage.over_dcn else {_SLICES}) & self._real
-        if stage.takes_own:
-            self._own_parts |= self._real - {_SLICES} - self._root_only
         share = prod((Fraction(1, self._sides[axis]) for axis in self._own_parts - along), start=Fraction(1))
         share *= stage.schedule.num_ranks if stage.adds_locally else 1
         if stage.share != share:
@@ -214,6 +210,7 @@ class _Held:
             case Op.REDUCE_SCATTER:
                 self._own_parts |= along
                 self._own_sums -= along
+                self._root_only -= along
             case Op.ALL_REDUCE:
                 self._own_sums -= along
             case Op.ALL_TO_ALL:
@@ -232,6 +229,8 @@ class _Held:
             return "" if along <= self._at_source else "moves blocks that have left their source"
         if op is Op.BROADCAST:
             return "" if along <= self._root_only else "sends to positions that hold the array already"
+        if op is Op.REDUCE_SCATTER and self._plan.op is Op.BROADCAST:
+            return "" if along <= self._root_only else "scatters to positions that hold the array already"
         if along & self._root_only:
             return "positions take part that hold nothing"
         if op is Op.ALL_GATHER:

@@ -7,8 +7,8 @@ the positions at its own place in the other slices, about its own part of the ar
 - all_to_all: over DCN to the place that the sender has, in the slice where the block belongs; then inside. So a
   position sends one long message to each slice. (Blocks that went straight to their place would spare the ICI part,
   with as many short messages as there are positions elsewhere.)
-- broadcast: from the root over DCN, then inside each slice; or for large arrays inside the root's slice first, where
-  everyone then sends its own part over DCN, and all_gather inside the others. reduce: the same backwards.
+- broadcast: from the root over DCN, then inside each slice; or for large arrays scattered over the root's slice, each
+  part over DCN by itself, and all_gather inside. reduce: the same backwards.
 
 All-reduce is in :mod:`torchtpu_dist.collectives.algorithms.exchange`: what it does over DCN is its middle.
 """
@@ -49,12 +49,11 @@ def from_root(network: Network, root: int, pieces: Sequence[int], scatters: bool
     if share == 1:
         yield "DCN", (all_of_it,)
         return
-    spread = dcn_stage(Op.BROADCAST, network, share, slice_, scatters, own=True)
-    gather = slice_stage(Op.ALL_GATHER, network, axes)
     for count in pieces:
         inside = slice_stage(Op.BROADCAST, network, axes, root=place, pieces=count)
         yield f"DCN first, {in_pieces(count)}", (all_of_it, inside)
-        yield f"slice first, {in_pieces(count)}", (inside, spread, gather)
+    scatter, gather = scatter_and_gather(network)
+    yield "slice first and last", (scatter, dcn_stage(Op.BROADCAST, network, share, slice_, scatters), gather)
 
 
 def to_root(network: Network, root: int, pieces: Sequence[int], scatters: bool) -> Iterator[tuple[str, Stages]]:
@@ -68,8 +67,18 @@ def to_root(network: Network, root: int, pieces: Sequence[int], scatters: bool) 
     for count in pieces:
         inside = slice_stage(Op.REDUCE, network, axes, root=place, pieces=count)
         yield f"DCN last, {in_pieces(count)}", (inside, all_of_it)
-    scatter, gather = (slice_stage(op, network, axes) for op in (Op.REDUCE_SCATTER, Op.ALL_GATHER))
+    scatter, gather = scatter_and_gather(network)
     yield "slice first and last", (scatter, dcn_stage(Op.REDUCE, network, share, slice_, scatters), gather)
+
+
+def scatter_and_gather(network: Network) -> Stages:
+    """A large array over (or from) a slice by all its links: every position has a part of it in between.
+
+    It is what a reduce and a broadcast come to when the array is large: no more than twice what one gather moves,
+    wherever the root is. In a broadcast the first stage is a scatter (:class:`Stage`).
+    """
+    axes = all_axes(network)
+    return slice_stage(Op.REDUCE_SCATTER, network, axes), slice_stage(Op.ALL_GATHER, network, axes)
 
 
 def in_pieces(count: int) -> str:

@@ -139,7 +139,18 @@ PLANES = ("2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 SLICES = (
     [f"{generation}:{shape}" for generation in ("v5e", "v6e") for shape in PLANES]
     + ["v4:2x2x1", "v4-16", "v4:2x2x4", "v4:2x4x4", "v4:4x4x8_untwisted", "v4:4x4x12"]
-    + ["v5p-8", "v5p-16", "v5p-32", "v5p-64", "v5p-128", "v5p-256", "v5p:4x8x8", "v5p:8x8x16", "v5p:8x8x8"]
+    + [
+        "v5p-8",
+        "v5p-16",
+        "v5p-32",
+        "v5p-64",
+        "v5p-128",
+        "v5p-256",
+        "v5p:4x8x8",
+        "v5p:8x8x16",
+        "v5p:8x16x16",
+        "v5p:8x8x8",
+    ]
     + ["tpu7x:1x1x1", "tpu7x-8", "tpu7x:2x2x2", "tpu7x:2x2x4", "tpu7x:2x4x4", "tpu7x-128"]
 )
 

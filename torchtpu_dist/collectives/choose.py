@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import combinations
+from operator import itemgetter
 
 from torchtpu_dist.collectives.algorithms.exchange import exchange, share_in_the_middle, used_axes
 from torchtpu_dist.collectives.algorithms.hierarchical import (
@@ -64,14 +65,11 @@ class Choice:
             )
         return self.all[algorithm]
 
-    def cheapest(self, full_bytes: int) -> Profile:
-        """The plan for a full array of ``full_bytes``."""
-        return min(self.best, key=lambda profile: profile.time_us(full_bytes))
-
-    def others(self, chosen: Profile, full_bytes: int) -> list[tuple[float, Profile]]:
-        """(microseconds, plan) of the best plans but ``chosen``, fastest first."""
-        timed = [(profile.time_us(full_bytes), profile) for profile in self.best if profile is not chosen]
-        return sorted(timed, key=lambda other: other[0])
+    def ranked(self, full_bytes: int) -> list[tuple[float, Profile]]:
+        """(microseconds, plan) of the best plans for a full array of ``full_bytes``, fastest first."""
+        timed = [(profile.at_no_bytes_us + profile.by_byte * full_bytes, profile) for profile in self.best]
+        timed.sort(key=_time)
+        return timed
 
     def reason(self, chosen: Profile, other: Profile | None) -> str:
         """In words, why ``chosen`` and not ``other``."""
@@ -79,6 +77,9 @@ class Choice:
         if key not in self._reasons:
             self._reasons[key] = reason(chosen, other, self.network)
         return self._reasons[key]
+
+
+_time = itemgetter(0)
 
 
 @lru_cache(maxsize=1024)

@@ -96,8 +96,9 @@ def price(op: Op, full_bytes: int, network: Network, root: int = 0, algorithm: s
         raise ScheduleError(f"cannot price {op}: got {full_bytes} bytes, expected 0 or more")
     op = Op(op)
     choice = Choice.of(op, network, root if op.has_root else 0)
-    chosen = choice.cheapest(full_bytes) if algorithm == "auto" else choice.named(algorithm)
-    others = choice.others(chosen, full_bytes)
+    ranked = choice.ranked(full_bytes)
+    chosen = ranked[0][1] if algorithm == "auto" else choice.named(algorithm)
+    others = [other for other in ranked if other[1] is not chosen]
     time_us = chosen.time_us(full_bytes)
     return Price(
         op=op,

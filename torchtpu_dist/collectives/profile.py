@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 
 import numpy as np
 
@@ -73,12 +74,12 @@ class Profile:
             use_by_byte=float(carried) / (_all_links_gbps(network) * 1e3) if carried else 0.0,
         )
 
-    @property
+    @cached_property
     def at_no_bytes_us(self) -> float:
         """What the collective costs before its first byte."""
         return self.fixed_us + self.latency_us + self.dcn_latency_us
 
-    @property
+    @cached_property
     def by_byte(self) -> float:
         """What each byte adds."""
         return self.transfer_by_byte + self.dcn_by_byte

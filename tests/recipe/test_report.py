@@ -90,6 +90,16 @@ def test_traffic_table_names_what_is_sent() -> None:
     assert "traffic" not in dry_run("llama3_debug", "slice=v5e-1", "parallelism.tensor_parallel_degree=1")
 
 
+def test_tables_of_a_large_job_are_not_cut_either() -> None:
+    replicas = "parallelism.data_parallel_replicate_degree=12"
+    shards = "parallelism.data_parallel_shard_degree=128"
+    text = dry_run("llama3_8b_v5p_128", "slice=v5p:16x16x24", replicas, shards, "training.global_batch_size=-1")
+    tables = text[text.index("\ndevice mesh") :]
+    assert "…" not in tables
+    assert "dp_replicate   all_reduce       gradients, block" in tables
+    assert max(len(line) for line in tables.splitlines() if "dp_replicate=" not in line) <= 80
+
+
 @pytest.mark.parametrize("width", [80, 120])
 @pytest.mark.parametrize("name", packaged_recipes())
 def test_nothing_is_cut_or_coloured_in_a_file(name: str, width: int) -> None:

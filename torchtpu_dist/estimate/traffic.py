@@ -138,7 +138,7 @@ def _activations(
     sent = [
         Traffic("tp", Op.ALL_GATHER, sequence, 4 * layers + 2 + 2 * again, "activations"),
         Traffic("tp", Op.REDUCE_SCATTER, sequence, 4 * layers + 2 + (0 if keeps_scattered else again), "activations"),
-        Traffic("tp", Op.ALL_REDUCE, args.dim * compute, 2 * layers + 1, "gradients of norms"),
+        Traffic("tp", Op.ALL_REDUCE, args.dim * compute, 2 * layers + 1, "gradients, norms"),
     ]
     if parallelism.disable_loss_parallel:
         return [*sent, Traffic("tp", Op.ALL_GATHER, tokens * args.vocab_size * compute, 1, "logits")]

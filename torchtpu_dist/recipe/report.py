@@ -172,7 +172,9 @@ def _traffic_table(plan: Plan) -> Table:
     table = _table("axis", "collective", "of", "calls", "full array", "ms", right=(3, 4, 5))
     for sent in plan.traffic:
         ms = sent.time_us(plan.assignment.axis(sent.axis).network) / 1e3
-        table.add_row(sent.axis, sent.op, sent.what, f"{sent.calls:,}", size(sent.full_bytes), f"{ms:,.2f}")
+        table.add_row(
+            sent.axis, sent.op, sent.what, f"{sent.calls:,}", size(sent.full_bytes), f"{ms:,.{2 if ms < 10 else 0}f}"
+        )
     return table
 
 

@@ -212,6 +212,15 @@ def test_faults(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
     assert healthy["faults"] is None
 
 
+def test_a_fault_that_is_in_nobodys_way() -> None:
+    question = Question.parse("all_reduce", "v5e-16", "1MB", "x", dead_links=["0,0-0,1"])
+    faults = question.price_with_faults()
+    assert faults is not None
+    assert faults.slow_down == 1
+    text = " ".join(" ".join(in_words(question.price(), question, faults)).split())
+    assert "as before: no group uses what is broken" in text
+
+
 MISTAKES = [
     (["all_gahter"], "did you mean all_gather"),
     (["gather"], "expected one of all_reduce, all_gather"),

@@ -127,6 +127,8 @@ def _rows(price: Price, question: Question) -> list[tuple[str, str]]:
 def _fault_rows(faults: FaultReport, price: Price) -> list[tuple[str, str]]:
     """The time with the faults, and how it is reached."""
     text = f"{us_text(faults.time_us)}, {faults.slow_down:.3g} times as long, by {faults.how}"
+    if faults.how == "as before":
+        text = f"{us_text(faults.time_us)}, as before: no group uses what is broken"
     rows = [("with faults", text)]
     rows += [("" if number else "detours", detour) for number, detour in enumerate(faults.detours[:_MOST_DETOURS])]
     if len(faults.detours) > _MOST_DETOURS:

@@ -77,8 +77,8 @@ def test_assignment_table_has_axes_walk_hops_and_what_a_device_gets() -> None:
     table = rows(text, "device mesh", "traffic")
     assert table["dp_replicate"] == ["2", "slice[::2]", "switch", "-", "3.1 (DCN)"]
     assert table["dp_shard"] == ["8", "slice[:2]+y", "switch, line", "1", "45, 3.1 (DCN)"]
-    assert "parts of axes as Python slices: x[:4] is four neighbours" in text
-    assert "parts of axes" not in dry_run("llama3_8b_v5p_128")
+    assert "parts as Python slices: x[:4] is four neighbours" in text
+    assert "parts as Python" not in dry_run("llama3_8b_v5p_128")
 
 
 def test_traffic_table_names_what_is_sent() -> None:

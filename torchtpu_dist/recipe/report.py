@@ -45,7 +45,7 @@ def print_dry_run(loaded: LoadedRecipe, plan: Plan, console: Console) -> None:
     _line(console, mesh_in_words(plan))
     console.print(_assignment_table(plan))
     if any("[" in part for axis in plan.assignment.axes for part in axis.physical_axes):
-        _line(console, "parts of axes as Python slices: x[:4] is four neighbours, x[::4] every fourth device")
+        _line(console, "parts as Python slices: x[:4] is four neighbours, x[::4] every fourth device")
     if plan.traffic:
         _heading(console, "traffic of a step (modelled; calls one after the other)")
         console.print(_traffic_table(plan))

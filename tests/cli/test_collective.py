@@ -279,6 +279,13 @@ def test_a_file_that_cannot_be_written_is_found_before_anything_is_computed(monk
     assert command_line(monkeypatch, *command) == 2
 
 
+def test_a_film_without_plotly_says_what_to_install(monkeypatch, capsys, tmp_path) -> None:
+    monkeypatch.setattr("torchtpu_dist.cli.picture.find_spec", lambda name: None)
+    command = ("collective", "all_gather", "--slice", "v5e-16", "--bytes", "1GB", "--html", str(tmp_path / "film.html"))
+    assert command_line(monkeypatch, *command) == 2
+    assert "pip install 'torchtpu-dist[draw]'" in capsys.readouterr().err
+
+
 def test_what_fails_while_it_is_written_is_one_line_too(monkeypatch, tmp_path) -> None:
     question = Question.parse("all_gather", "v5e-16", "1MB")
     with pytest.raises(RecipeError, match="cannot be written: No such file"):

@@ -6,8 +6,8 @@ Everything is in steps: a step is the time in which a link of capacity 1 carries
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import lru_cache
-from itertools import combinations
-from math import prod
+from itertools import combinations, product
+from math import gcd, prod
 
 import numpy as np
 
@@ -22,10 +22,12 @@ def least_steps(op: Op, torus: Torus, capacity: tuple[int, ...], pieces: int) ->
     - all_gather, reduce_scatter: the foreign parts must enter (leave) every box of whole axes over the links that
       lead into it, of which the box in a corner has fewest. With a single position for a box that is the published
       ``V (n - 1) / n`` over ``2 w`` for each axis that wraps and ``w`` for each that does not.
-    - all_reduce: twice that; for a lone line the array must leave and enter an end, ``V / w``, which could overlap.
-    - broadcast, reduce: the array enters (leaves) every position.
+    - all_reduce: twice that, the published form: no reduce-scatter followed by an all-gather takes less, and where all
+      axes wrap nothing else does. Over lines an all-reduce that gathers some parts while it still reduces others could
+      take less, half of it on a long line; there is none here, as a step either adds or copies.
+    - broadcast, reduce: the array must enter (leave) such a box.
     - all_to_all: what crosses the middle of each axis, ``S side / (8 w)`` where it wraps and ``S side / (4 w)`` where
-      not (even sides); and all hops of all shortest paths over all links, which is the greater on a twisted torus.
+      not (even sides); on a twisted torus all hops of all shortest ways over all links.
     """
     if torus.num_points == 1:
         return Fraction(0)
@@ -70,31 +72,37 @@ def _middles(torus: Torus, capacity: tuple[int, ...]) -> Iterator[Fraction]:
 
 
 def _twisted(torus: Torus, capacity: tuple[int, ...]) -> Iterator[Fraction]:
-    """What all blocks have to go along some of the rings of a twisted torus, over the links of these rings.
+    """What all blocks have to go along the rings of a twisted torus, over what the rings can carry, for any weights.
 
-    However a block goes, it needs so many links of the chosen rings (0 for a link of the others), and the chosen rings
-    have so many links. For all rings together that is the sum of all distances over all links.
+    Give each link of a ring a weight. However a block goes, its links weigh as much as the lightest way, at least. What
+    the links can carry in a step, times their weight, must be enough for all blocks. With all weights alike that is the
+    sum of all distances over all links. Where rings differ in capacity other small weights may show more.
     """
     rings = [axis for axis, wrap in enumerate(torus.wrap) if wrap]
-    for count in range(1, len(rings) + 1) if torus.twist else ():
-        for chosen in combinations(rings, count):
-            yield Fraction(_hops_along(torus, chosen), 2 * sum(capacity[axis] for axis in chosen))
+    heaviest = 1 if len({capacity[axis] for axis in rings}) == 1 else 3
+    for weights in product(range(heaviest + 1), repeat=len(rings)) if torus.twist else ():
+        if gcd(*weights) == 1:
+            carried = 2 * sum(weight * capacity[axis] for weight, axis in zip(weights, rings, strict=True))
+            yield Fraction(_weighted_distances(torus, weights), carried)
 
 
-@lru_cache(maxsize=1024)
-def _hops_along(torus: Torus, axes: tuple[int, ...]) -> int:
-    """The least links along ``axes`` on a way from position 0 to each position, summed over the positions."""
+@lru_cache(maxsize=4096)
+def _weighted_distances(torus: Torus, weights: tuple[int, ...]) -> int:
+    """The weight of the lightest way from position 0 to each position, summed; ``weights`` of the rings, other links
+    weigh nothing."""
     graph = Graph.of(torus)
+    of_ring = iter(weights)
+    weight = np.array([next(of_ring) if wrap else 0 for wrap in torus.wrap])
     ports = [
-        (graph.neighbour[:, port] != NONE, np.int64(port // 2 in axes), graph.neighbour[:, port])
+        (graph.neighbour[:, port] != NONE, weight[port // 2], graph.neighbour[:, port])
         for port in range(graph.num_ports)
     ]
-    away = np.full(torus.num_points, torus.num_points)
+    away = np.full(torus.num_points, weight.sum() * torus.num_points)
     away[0] = 0
     while True:
         nearer = away.copy()
-        for exists, cost, neighbour in ports:  # a link leads both ways: from the neighbour is as far as to it
-            nearer[exists] = np.minimum(nearer[exists], away[neighbour[exists]] + cost)
+        for exists, more, neighbour in ports:  # a link leads both ways: from the neighbour is as far as to it
+            nearer[exists] = np.minimum(nearer[exists], away[neighbour[exists]] + more)
         if (nearer == away).all():
             return int(away.sum())
         away = nearer

@@ -3,11 +3,12 @@
 from functools import lru_cache
 
 from torchtpu_dist.collectives.algorithms import all_to_all, gather, reverse, tree
+from torchtpu_dist.collectives.algorithms.tree import piece_counts
 from torchtpu_dist.collectives.schedule import Op, Schedule
 from torchtpu_dist.errors import ScheduleError
 from torchtpu_dist.mesh.torus import Torus
 
-__all__ = ["build_schedule"]
+__all__ = ["build_schedule", "piece_counts"]
 
 
 def build_schedule(
@@ -20,7 +21,8 @@ def build_schedule(
     Args:
         capacity: chunks that a link along each axis carries in a step; ``()``: 1 each.
         root: the position that broadcasts or receives; read by broadcast and reduce only.
-        pieces: of broadcast and reduce, how many pieces are pipelined; None: a few for each link of the root.
+        pieces: of broadcast and reduce, how many pieces are pipelined; None: the most that are worth considering
+            (:func:`piece_counts`). Other ops are cut as they need.
 
     Raises:
         ScheduleError: a root that is not on the torus, a capacity that does not fit it, or no pieces.
@@ -33,11 +35,13 @@ def build_schedule(
         raise ScheduleError(f"cannot schedule {op}: got root {root}, expected a position in 0..{torus.num_points - 1}")
     if pieces is not None and pieces < 1:
         raise ScheduleError(f"cannot schedule {op}: got {pieces} pieces, expected at least 1")
-    return _build(op, torus, capacity, root if op.has_root else 0, pieces if op.has_root else None)
+    if not op.has_root:
+        return _build(op, torus, capacity, root=0, pieces=0)
+    return _build(op, torus, capacity, root, pieces or piece_counts(torus, capacity, root)[-1])
 
 
 @lru_cache(maxsize=512)
-def _build(op: Op, torus: Torus, capacity: tuple[int, ...], root: int, pieces: int | None) -> Schedule:
+def _build(op: Op, torus: Torus, capacity: tuple[int, ...], root: int, pieces: int) -> Schedule:
     match op:
         case Op.ALL_GATHER:
             return gather.all_gather(torus, capacity)
@@ -46,7 +50,7 @@ def _build(op: Op, torus: Torus, capacity: tuple[int, ...], root: int, pieces: i
         case Op.ALL_REDUCE:
             return reverse.all_reduce(_build(Op.ALL_GATHER, torus, capacity, root, pieces))
         case Op.BROADCAST:
-            return tree.broadcast(torus, capacity, root, pieces or 4 * 2 * len(torus.sides))
+            return tree.broadcast(torus, capacity, root, pieces)
         case Op.REDUCE:
             return reverse.reduce(_build(Op.BROADCAST, torus, capacity, root, pieces))
         case Op.ALL_TO_ALL:

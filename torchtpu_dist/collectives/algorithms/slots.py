@@ -15,8 +15,8 @@ def slots(link: AnyInts, after: AnyInts, capacity: AnyInts, phase: AnyInts | Non
 
     Job j is one transfer of one chunk over ``link[j]``. It may run in any slot after that of job ``after[j]`` (which
     brought the chunk to where j starts; NONE: it is there from the beginning). A link runs ``capacity[link]`` jobs a
-    slot; of those that wait for it, the ones of the lowest ``phase`` first (if there are phases), then those whose chunk
-    has the longest way still ahead, then those that have waited longest, then the lower.
+    slot; of those that wait for it, the ones of the lowest ``phase`` first (if there are phases), then those whose
+    chunk has the longest way still ahead, then those that have waited longest, then the lower.
 
     That is what makes it good: what has far to go leaves early, so links far away have work early, and what is left at
     the end is on its last hop everywhere.

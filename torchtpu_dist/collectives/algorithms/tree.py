@@ -1,79 +1,177 @@
-"""Broadcast over any torus: pieces of the array pipelined along trees that leave the root by all its links.
+"""Broadcast over any torus: in every slot every link carries a piece that the other end misses, the rarest one.
 
-Each piece leaves the root over one of its links and goes on from that neighbour along a tree of shortest ways, edges
-chosen so that all links are loaded alike. So the root sends every byte once and not once a link. Reduce is the mirror.
+The array is cut into pieces, which leave the root over different links. From then on each position passes on what its
+neighbours miss; of several such pieces the one that fewest neighbours of the receiver have, of these the one that
+fewest positions have, of these the one that left the root last. So every piece travels along a tree of its own, and all
+links into a position bring different pieces at the same time. A single piece goes to everybody by shortest ways, over
+all links of the root at once.
+
+Axes of different capacity (the link between two devices of a chip is as good as 12 of their shares of ICI links) ask
+for two things more. What a position's *box* has already, the positions along faster axes, is not fetched again over a
+slow link while there is anything else. And as the root does not send a piece twice before every piece has left it once,
+so it is with the box around the root.
+
+Nobody can have everything before the bytes have come in over the links, nor before the last piece has come all the way.
+Measured (tests/collectives/test_tree.py): as many steps as the bandwidth bound and the distance from the root to the
+farthest position take together, on every torus and grid tried, so with 8 times as many pieces as that asks for it is
+within an eighth of the bound. Choosing the oldest piece, the newest, or any at random needs up to three times that:
+the links into a position come to offer the same pieces. Edge-disjoint trees, one for each link of the root, have the
+same bandwidth, but a tree that has only one of a ring's two directions is as deep as the ring is long.
+
+Reduce is the mirror (:mod:`~torchtpu_dist.collectives.algorithms.reverse`).
 """
 
-import numpy as np
+from itertools import chain
+from math import floor
+from typing import TypeAlias
 
-from torchtpu_dist.collectives.algorithms.gather import name_of, steps_of
-from torchtpu_dist.collectives.algorithms.routes import Loads, incoming
-from torchtpu_dist.collectives.algorithms.slots import slots
-from torchtpu_dist.collectives.graph import NONE, Graph
-from torchtpu_dist.collectives.schedule import Op, Schedule
+import numpy as np
+import numpy.typing as npt
+
+from torchtpu_dist.collectives.algorithms.gather import name_of
+from torchtpu_dist.collectives.algorithms.routes import distances
+from torchtpu_dist.collectives.bounds import least_steps
+from torchtpu_dist.collectives.graph import NONE, Graph, Int64s, coordinates
+from torchtpu_dist.collectives.schedule import Op, Schedule, Step
 from torchtpu_dist.mesh.torus import Torus
+
+Bools: TypeAlias = npt.NDArray[np.bool_]
+
+_GROWTH = 4
+_MOST_FILLS = 8
+_MOST_TRANSFERS = 1_000_000
+
+_NOT_OFFERED = np.uint8(255)
+_IN_THE_BOX = np.uint8(128)
+
+
+def piece_counts(torus: Torus, capacity: tuple[int, ...], root: int) -> tuple[int, ...]:
+    """Numbers of pieces worth considering, ascending: from 1, which waits for hops only, to so many that only bytes do.
+
+    A broadcast takes the bandwidth bound and the root's greatest distance in steps of ``1 / pieces``: with the most
+    pieces the distance adds an eighth to the bound. Fewer where that would be over a million transfers.
+    """
+    n = torus.num_points
+    if n == 1:
+        return (1,)
+    farthest = int(distances(Graph.of(torus), np.array([root], np.int32)).max())
+    in_a_step = floor(1 / least_steps(Op.BROADCAST, torus, capacity, 1))
+    most = max(1, min(_MOST_FILLS * farthest * in_a_step, _MOST_TRANSFERS // n))
+    counts = [1]
+    while counts[-1] < most:
+        counts.append(min(most, max(counts[-1] * _GROWTH, in_a_step)))
+    return tuple(counts)
 
 
 def broadcast(torus: Torus, capacity: tuple[int, ...], root: int, pieces: int) -> Schedule:
-    """The broadcast from ``root`` in ``pieces`` pieces; a multiple of the root's links uses them all alike."""
-    graph = Graph.of(torus)
-    loads = Loads(graph, capacity, symmetric=False)
-    into = incoming(graph)
-    links: list[int] = []
-    after: list[int] = []
-    table: list[tuple[int, int, int]] = []
-    for piece in range(pieces):
-        job_to: dict[int, int] = {}
-        for position, (source, link) in _tree(graph, into, loads, root):
-            links.append(link)
-            after.append(job_to.get(source, NONE))
-            job_to[position] = len(links) - 1
-            table.append((source, position, piece))
-    slot = slots(np.array(links, np.int32), np.array(after, np.int32), np.array(loads.rate, np.int32))
-    steps = steps_of(slot, np.array(table, np.int32).reshape(-1, 3))
-    return Schedule(Op.BROADCAST, torus, root, pieces, capacity, steps, name_of(torus))
+    """The broadcast from ``root`` in ``pieces`` pieces."""
+    spread = _Spread(torus, capacity, root, pieces)
+    steps: list[Step] = []
+    while not spread.is_done:
+        steps.append(spread.slot(number=len(steps)))
+    return Schedule(Op.BROADCAST, torus, root, pieces, capacity, tuple(steps), name_of(torus))
 
 
-def _tree(
-    graph: Graph, into: list[list[tuple[int, int]]], loads: Loads, root: int
-) -> list[tuple[int, tuple[int, int]]]:
-    """(position, (parent, link)) from the root outwards."""
-    ways = [(root, port) for port in range(graph.num_ports) if graph.neighbour[root, port] != NONE]
-    if not ways:
-        return []
-    links = [loads.link(*way) for way in ways]
-    chosen = loads.least(links)
-    loads.load[links[chosen]] += 1
-    first = int(graph.neighbour[root, ways[chosen][1]])
-    tree = [(first, (root, links[chosen]))]
-    reached, front = {root, first}, [first]
-    while front:
-        near = sorted(
-            {int(other) for position in front for other in graph.neighbour[position] if other != NONE} - reached
-        )
-        for position in near:
-            steps = [way for way in into[position] if way[0] in front]
-            candidates = [loads.link(*way) for way in steps]
-            chosen = loads.least(candidates)
-            loads.load[candidates[chosen]] += 1
-            tree.append((position, (steps[chosen][0], candidates[chosen])))
-        reached.update(near)
-        front = near
-    # Only the root's other links are left unused; what can be reached through the root alone (a line cut by it) is not.
-    if len(reached) < graph.num_positions:
-        tree += _through_root(graph, loads, root, reached)
-    return tree
+class _Spread:
+    """Who has which piece, slot after slot.
+
+    Links of one rate form a level, the fastest first. The box of a position at a level are the positions along the axes
+    that are faster than the links of that level; at the first level it is alone.
+    """
+
+    def __init__(self, torus: Torus, capacity: tuple[int, ...], root: int, pieces: int) -> None:
+        self._has = np.zeros((torus.num_points, pieces), bool)
+        self._has[root] = True
+        self._holders = np.ones(pieces, np.int64)
+        self._rates = sorted(set(capacity), reverse=True)
+        self._boxes = [_Boxes(torus, [rate > level for rate in capacity]) for level in self._rates]
+        # Of the root's box at each level: who is in it, and which pieces have never left it.
+        self._around = [boxes.number == boxes.number[root] for boxes in self._boxes]
+        self._kept = [np.ones(pieces, bool) for _ in self._rates]
+        # By port the links, (senders, receivers, level); over slow links the positions of a box receive one by one.
+        graph = Graph.of(torus)
+        self._links: list[list[tuple[Int64s, Int64s, int]]] = []
+        for port in range(graph.num_ports):
+            level = self._rates.index(capacity[port // 2])
+            receiver = np.flatnonzero(graph.neighbour[:, port] != NONE)
+            place = self._boxes[level].place[receiver]
+            groups = [receiver[place == one] for one in np.unique(place)]
+            self._links.append([(graph.neighbour[group, port].astype(np.int64), group, level) for group in groups])
+
+    @property
+    def is_done(self) -> bool:
+        """Whether everybody has everything."""
+        return bool((self._holders == len(self._has)).all())
+
+    def slot(self, number: int) -> Step:
+        """Fill slot ``number``, some links at a time; what has been promised to a position is not offered again."""
+        # In the order rarest first, newest first; of pieces that neighbours have alike argmin takes the first.
+        order = np.lexsort((-np.arange(len(self._holders)), self._holders))
+        has = self._has[:, order]
+        near = np.zeros(has.shape, np.uint8)
+        for sender, receiver, _ in chain(*self._links):
+            near[receiver] += has[sender]
+        coming = has.copy()
+        moves = []
+        first = number % len(self._links)
+        for sender, receiver, level in chain(*self._links[first:], *self._links[:first]):
+            for _ in range(self._rates[level]):
+                offered = has[sender] & ~coming[receiver]
+                cost = np.where(offered, near[receiver], _NOT_OFFERED)
+                if level:
+                    cost[offered & self._boxes[level].union(coming)[receiver]] += _IN_THE_BOX
+                best = cost.argmin(axis=1)
+                self._first_of_all_leave(sender, receiver, offered, order, best)
+                useful = offered[np.arange(len(best)), best]
+                if not useful.any():
+                    break
+                coming[receiver[useful], best[useful]] = True
+                moves.append(np.stack([sender[useful], receiver[useful], order[best[useful]]]))
+        source, destination, piece = np.concatenate(moves, axis=1).astype(np.int32)
+        self._has[destination, piece] = True
+        self._holders += np.bincount(piece, minlength=len(self._holders))
+        return Step(source, destination, piece)
+
+    def _first_of_all_leave(
+        self, sender: Int64s, receiver: Int64s, offered: Bools, order: Int64s, best: Int64s
+    ) -> None:
+        """Links that lead out of a box around the root take a piece that has never left it, the lowest: put into
+        ``best``."""
+        if not any(kept.any() for kept in self._kept):
+            return
+        for index in np.flatnonzero(self._around[-1][sender]).tolist():
+            left = [
+                kept
+                for around, kept in zip(self._around, self._kept, strict=True)
+                if around[sender[index]] and not around[receiver[index]]
+            ]
+            for kept in left:
+                waiting = np.flatnonzero(offered[index] & kept[order])
+                if len(waiting):
+                    best[index] = waiting[order[waiting].argmin()]
+                    break
+            if offered[index, best[index]]:
+                for kept in left:
+                    kept[order[best[index]]] = False
 
 
-def _through_root(graph: Graph, loads: Loads, root: int, reached: set[int]) -> list[tuple[int, tuple[int, int]]]:
-    """What the root's other links lead to where the first does not: the other half of a line."""
-    tree = []
-    for port in range(graph.num_ports):
-        position, source = int(graph.neighbour[root, port]), root
-        while position != NONE and position not in reached:
-            link = loads.link(source, port)
-            loads.load[link] += 1
-            tree.append((position, (source, link)))
-            reached.add(position)
-            position, source = int(graph.neighbour[position, port]), position
-    return tree
+class _Boxes:
+    """The boxes of positions that differ along some axes only, those with ``inside``.
+
+    Attributes:
+        number: ``(n,)``, the box of each position, by any number.
+        place: ``(n,)``, which of its box each position is.
+    """
+
+    def __init__(self, torus: Torus, inside: list[bool]) -> None:
+        self._shape = torus.sides
+        self._axes = tuple(axis for axis, it_is in enumerate(inside) if it_is)
+        weight = np.cumprod([1, *torus.sides[:0:-1]])[::-1]
+        places = coordinates(torus) * weight
+        self.place: Int64s = places[:, inside].sum(axis=1)
+        self.number: Int64s = places.sum(axis=1) - self.place
+
+    def union(self, held: Bools) -> Bools:
+        """``(n, pieces)``: what anybody of the position's box holds."""
+        shaped = held.reshape(*self._shape, -1)
+        return np.broadcast_to(shaped.any(axis=self._axes, keepdims=True), shaped.shape).reshape(held.shape)

@@ -7,7 +7,8 @@ link carries, so the vectors are all that matters.
 """
 
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,12 +16,15 @@ import numpy.typing as npt
 from torchtpu_dist.collectives.graph import Graph, Int64s, coordinates, numbers
 from torchtpu_dist.mesh.torus import Torus
 
-_MOST_PASSES = 3
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+_SQUARINGS = (1, 1, 3, 4)
+_DETOUR = 2
 
 
 @dataclass(frozen=True)
 class Vectors:
-    """The shortest vectors along the even axes (:attr:`Graph.translations`) of a torus; along lines they are 0.
+    """The vectors along the even axes (:attr:`Graph.translations`) of a torus to choose from; along lines they are 0.
 
     Attributes:
         vector: int64 ``(m, dims)``, signed links along each axis.
@@ -32,29 +36,40 @@ class Vectors:
     starts: Int64s
 
     @classmethod
-    def of(cls, torus: Torus) -> "Vectors":
-        """All shortest vectors: those of all short ones that are no longer than another to the same position."""
-        vector = _short_vectors(torus)
+    def of(cls, torus: Torus, capacity: tuple[int, ...]) -> "Vectors":
+        """All shortest vectors; where the twist joins rings of different capacity, also those that spare some rings.
+
+        To spare rings a vector may be two links longer than the diameter.
+        """
+        rings = [axis for axis, wrap in enumerate(torus.wrap) if wrap]
+        spared = [rings]
+        if torus.twist and len({capacity[axis] for axis in rings}) > 1:
+            spared = [list(some) for count in range(1, len(rings) + 1) for some in combinations(rings, count)]
+        vector = _short_vectors(torus, torus.diameter + (_DETOUR if len(spared) > 1 else 0))
         target = numbers(torus, vector)
         length = np.abs(vector).sum(axis=1)
-        least = np.full(torus.num_points, np.iinfo(np.int64).max)
-        np.minimum.at(least, target, length)
-        shortest = length == least[target]
-        vector, target = vector[shortest], target[shortest]
+        wanted = np.zeros(len(vector), bool)
+        for axes in spared:
+            # Fewest links along these axes, and of such vectors the shortest.
+            cost = np.abs(vector[:, axes]).sum(axis=1) * (length.max() + 1) + length
+            least = np.full(torus.num_points, cost.max())
+            np.minimum.at(least, target, cost)
+            wanted |= cost == least[target]
+        vector, target = vector[wanted], target[wanted]
         order = np.argsort(target, kind="stable")
         starts = np.searchsorted(target[order], Graph.of(torus).translations)
         return cls(vector[order], np.append(starts, len(order)))
 
 
-def _short_vectors(torus: Torus) -> Int64s:
-    """Enough of them that every shortest one is among them: half way round each ring, or as long as the diameter."""
+def _short_vectors(torus: Torus, longest: int) -> Int64s:
+    """Enough of them: half way round each ring, or on a twisted torus up to ``longest`` links."""
     reach = []
     for side, wrap in zip(torus.sides, torus.wrap, strict=True):
-        most = (torus.diameter if torus.twist else side // 2) if wrap else 0
+        most = (longest if torus.twist else side // 2) if wrap else 0
         reach.append(range(2) if side == 2 and not wrap else range(-most, most + 1))
     grids = np.meshgrid(*reach, indexing="ij")
     vector = np.stack([grid.ravel() for grid in grids], axis=1)
-    return vector[np.abs(vector).sum(axis=1) <= torus.diameter]
+    return vector[np.abs(vector).sum(axis=1) <= longest]
 
 
 def balanced(torus: Torus, capacity: tuple[int, ...], pieces: int) -> Int64s:
@@ -64,28 +79,26 @@ def balanced(torus: Torus, capacity: tuple[int, ...], pieces: int) -> Int64s:
     and i. From every position one block of each class leaves, so a class loads the links of a port all alike. Along
     lines, where the blocks of a class go differently far, the vector is 0.
     """
-    graph, vectors = Graph.of(torus), Vectors.of(torus)
+    graph, vectors = Graph.of(torus), Vectors.of(torus, capacity)
     dims = len(torus.sides)
     # The translation that a class has along the even axes, as an index into them.
-    places = coordinates(torus)
     even = [axis for axis in range(dims) if torus.wrap[axis] or torus.sides[axis] <= 2]
-    along = places * np.isin(np.arange(dims), even)
+    along = coordinates(torus) * np.isin(np.arange(dims), even)
     item = np.tile(np.searchsorted(graph.translations, numbers(torus, along)), pieces)
-    load_of = _by_port(vectors.vector) / np.repeat(capacity, 2)
-    chosen = _chosen(load_of, vectors.starts, item)
+    chosen = _chosen(_by_port(vectors.vector) / np.repeat(capacity, 2), vectors.starts, item)
     return vectors.vector[chosen].reshape(pieces, torus.num_points, dims)
 
 
-def _by_port(vector: Int64s) -> npt.NDArray[np.float64]:
+def _by_port(vector: Int64s) -> Floats:
     """``(m, num_ports)``: links up, and down, each axis."""
     return np.stack([np.maximum(vector, 0), np.maximum(-vector, 0)], axis=2).reshape(len(vector), -1).astype(float)
 
 
-def _chosen(load_of: npt.NDArray[np.float64], starts: Int64s, item: Int64s) -> Int64s:
+def _chosen(load_of: Floats, starts: Int64s, item: Int64s) -> Int64s:
     """For each entry of ``item`` one of the vectors ``starts[item]`` .. ``starts[item + 1]`` that lead there.
 
     Those with fewest choices first, each takes what makes the sum of the squares of all loads least; then all choose
-    again, knowing the others, until nobody moves.
+    again, knowing the others, at last by high powers of the loads, so that the greatest is what counts.
     """
     chosen = starts[item].copy()
     choices = np.diff(starts)[item]
@@ -93,16 +106,15 @@ def _chosen(load_of: npt.NDArray[np.float64], starts: Int64s, item: Int64s) -> I
     several = several[np.argsort(choices[several], kind="stable")].tolist()
     load = load_of[chosen[choices == 1]].sum(axis=0)
     ranges = list(pairwise(starts.tolist()))
-    for number in range(_MOST_PASSES):
-        moved = False
+    for number, squarings in enumerate(_SQUARINGS):
         for index in several:
             start, stop = ranges[item[index]]
             if number:
                 load -= load_of[chosen[index]]
-            best = start + int(np.argmin(((load + load_of[start:stop]) ** 2).sum(axis=1)))
-            moved |= best != chosen[index] or not number
-            chosen[index] = best
-            load += load_of[best]
-        if not moved:
-            break
+            cost = load + load_of[start:stop]
+            cost /= cost.max()
+            for _ in range(squarings):  # products of floats are the same everywhere, powers are not
+                cost *= cost
+            chosen[index] = start + int(np.argmin(cost.sum(axis=1)))
+            load += load_of[chosen[index]]
     return chosen

@@ -401,8 +401,7 @@ of nominal).
 ## What is left out
 - What a chip does itself: adding up what arrives, copying into place, XLA's own steps around a collective.
 - Uneven arrival. A collective starts when its last chip comes; host-timed measurements contain that wait.
-- A cost of each transfer beside its bytes: a piece of an array costs nothing by itself, so a broadcast always takes the
-  finest pieces there are.
+- A cost of each transfer beside its bytes: cutting an array into more pieces costs nothing by itself.
 - Stages of one plan that could overlap: over several slices, ICI and DCN are added up.
 - Hops through a chip that forwards data are taken to cost as much as hops that the hardware routes, which is what was
   measured.

@@ -10,6 +10,7 @@ from functools import lru_cache
 from itertools import combinations
 from operator import itemgetter
 
+from torchtpu_dist.collectives.algorithms import piece_counts
 from torchtpu_dist.collectives.algorithms.exchange import exchange, share_in_the_middle, used_axes
 from torchtpu_dist.collectives.algorithms.hierarchical import (
     from_root,
@@ -24,10 +25,6 @@ from torchtpu_dist.collectives.reason import reason
 from torchtpu_dist.collectives.schedule import Op
 from torchtpu_dist.errors import ScheduleError
 from torchtpu_dist.mesh.network import Network
-from torchtpu_dist.mesh.torus import Torus
-
-_MOST_TRANSFERS = 100_000
-"""Of a broadcast."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +125,7 @@ def candidates(op: Op, network: Network, root: int = 0) -> Iterator[Plan]:
 
 
 def _in_one_slice(op: Op, network: Network, root: int) -> Iterator[Plan]:
-    for pieces in piece_counts(network.torus) if op.has_root else (None,):
+    for pieces in piece_counts(network.torus, network.capacity, root) if op.has_root else (None,):
         stage = slice_stage(op, network, all_axes(network), root=root, pieces=pieces)
         name = stage.schedule.algorithm + (f", {in_pieces(pieces)}" if pieces else "")
         yield Plan(op, name, (stage,), root)
@@ -138,8 +135,9 @@ def _in_one_slice(op: Op, network: Network, root: int) -> Iterator[Plan]:
 
 def _with_root_over_slices(op: Op, network: Network, root: int) -> Iterator[Plan]:
     ways = from_root if op is Op.BROADCAST else to_root
+    counts = piece_counts(network.torus, network.capacity, root % network.torus.num_points)
     for scatters in (False, True) if network.num_slices > 2 else (False,):
-        for name, stages in ways(network, root, piece_counts(network.torus), scatters):
+        for name, stages in ways(network, root, counts, scatters):
             yield Plan(op, name + (", DCN scattered" if scatters else ""), stages, root)
 
 
@@ -174,13 +172,3 @@ def _name(network: Network, axes: tuple[int, ...]) -> str:
     if axes == used:
         return "exchange"
     return f"exchange along ax{'i' if len(axes) == 1 else 'e'}s {', '.join(map(str, axes))}"
-
-
-def piece_counts(torus: Torus) -> tuple[int, ...]:
-    """Into how many pieces a broadcast over ``torus`` may cut its array: one for each link of a corner, or more.
-
-    The more pieces the less links wait for the first ones. On large tori fewer are tried: each piece is a tree to make.
-    """
-    links = max(1, sum(2 if wrap else 1 for side, wrap in zip(torus.sides, torus.wrap, strict=True) if side > 1))
-    counts = (links, 4 * links, 16 * links)
-    return tuple(count for count in counts if count == links or count * torus.num_points <= _MOST_TRANSFERS)

@@ -1,5 +1,6 @@
 """``run_ranks`` and, through it, the fork server and the supervision of real processes."""
 
+import dataclasses
 import os
 import select
 import signal
@@ -160,6 +161,24 @@ def test_a_script_may_run_its_own_functions(tmp_path):
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "[0, 1]\n"), done.stderr
+
+
+@dataclasses.dataclass
+class Answer:
+    rank: int
+
+
+def ask() -> Answer:
+    return Answer(dist.get_rank())
+
+
+def test_results_may_be_of_a_class_whose_module_lies_in_mere_folders(monkeypatch):
+    """As a test module does: pytest gives it a name with the folders in it, none of which can be imported."""
+    monkeypatch.setattr(Answer, "__module__", "mere.folders.answers")
+    monkeypatch.setattr(ask, "__module__", "mere.folders.answers")
+    for name in ("mere", "mere.folders", "mere.folders.answers"):
+        monkeypatch.setitem(sys.modules, name, sys.modules[__name__])
+    assert run_ranks(ask, 2) == [Answer(0), Answer(1)]
 
 
 def test_a_function_that_has_no_address_is_refused():

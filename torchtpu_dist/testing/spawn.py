@@ -13,6 +13,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from launcher.failure import EXITED, RankFailure
@@ -163,8 +164,20 @@ def _load_function(module_name: str, file: str, name: str) -> Callable[..., Any]
         module = importlib.util.module_from_spec(spec)
         # Before it runs: dataclasses and pickle look their module up by name.
         sys.modules[loaded_as] = sys.modules[module_name] = module
+        _load_packages_above(loaded_as)
         spec.loader.exec_module(module)
     return getattr(module, name)
+
+
+def _load_packages_above(module_name: str) -> None:
+    """pickle imports a module by its name, and so the packages above it; those of a test module may be mere folders."""
+    parts = module_name.split(".")
+    for count in range(1, len(parts)):
+        package = ".".join(parts[:count])
+        try:
+            importlib.import_module(package)
+        except ModuleNotFoundError:
+            sys.modules[package] = ModuleType(package)
 
 
 def _load_result(run_dir: Path, rank: int) -> Any:

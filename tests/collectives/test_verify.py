@@ -363,20 +363,22 @@ def test_the_verdict_on_a_symmetric_schedule_is_that_on_all_its_transfers(
     torus = data.draw(st.sampled_from([torus for torus in TORI if any(torus.wrap) or 2 in torus.sides]))
     schedule = build_schedule(op, torus, tuple(data.draw(st.integers(1, 2)) for _ in torus.sides))
     assert schedule.symmetric
+    same_proofs(schedule)
     for _ in range(times):
         schedule = data.draw(st.sampled_from(ANY))(Spoiler(schedule, data))
     explicit = schedule.explicit()
     if fault(explicit) is None:
-        few, all_ = verify(schedule), verify(explicit)
-        assert (few.loads == all_.loads).all()
-        assert (few.num_steps, few.serial_steps, few.bound_steps) == (
-            all_.num_steps,
-            all_.serial_steps,
-            all_.bound_steps,
-        )
+        same_proofs(schedule)
     else:
         refusal(schedule)
         refusal(explicit)
+
+
+def same_proofs(schedule: Schedule) -> None:
+    few, all_ = verify(schedule), verify(schedule.explicit())
+    assert (few.loads == all_.loads).all()
+    assert (few.num_steps, few.serial_steps) == (all_.num_steps, all_.serial_steps)
+    assert few.bound_steps == all_.bound_steps
 
 
 @settings(deadline=None)
@@ -435,6 +437,12 @@ def test_the_refusal_names_step_transfer_and_fault() -> None:
     assert "copies the chunk to the same destination" in refusal(
         Schedule(Op.BROADCAST, Torus((4,), (True,)), 0, 1, (1,), (fork, Step.of([(1, 2, 0), (3, 2, 0)])), "both ways")
     )
+
+
+def test_a_block_that_has_arrived_stays() -> None:
+    pair = build_schedule(Op.ALL_TO_ALL, Torus((2,), (False,))).explicit()
+    there_and_back = (*pair.steps, Step.of([(1, 0, 1)]), Step.of([(0, 1, 1)]))
+    assert "chunk 1 from position 1 to 0: the chunk has arrived already" in refusal(replace(pair, steps=there_and_back))
 
 
 def test_sums_are_named_by_those_who_are_in_them() -> None:

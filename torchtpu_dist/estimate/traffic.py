@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from torchtpu_dist.collectives.constants import DCN_HOP_US, hops_us
+from torchtpu_dist.collectives.cost import price
 from torchtpu_dist.collectives.schedule import Op
 from torchtpu_dist.estimate.memory import DTYPE_BYTES, num_recomputed_blocks
 from torchtpu_dist.estimate.weights import weights
@@ -59,20 +60,24 @@ class Traffic:
     what: str
 
     def time_us(self, network: Network) -> float:
-        """Microseconds of all calls, one after the other, on ``network``."""
-        return self.calls * _call_us(self.op, self.full_bytes, network)
+        """Microseconds of all calls, one after the other, on ``network``: their price."""
+        return self.calls * price(self.op, self.full_bytes, network).time_us
+
+    def least_us(self, network: Network) -> float:
+        """Microseconds that all calls take at least: what :func:`traffic_cost` compares networks by."""
+        return self.calls * _least_us(self.op, self.full_bytes, network)
 
 
 def traffic_cost(traffic: Sequence[Traffic]) -> Cost:
-    """What an axis pays for a network: the time of all its ``traffic`` there, in microseconds."""
+    """What an axis pays for a network: the least time of all its ``traffic`` there, in microseconds."""
 
     def cost(axis: str, network: Network) -> float:
-        return sum(sent.time_us(network) for sent in traffic if sent.axis == axis)
+        return sum(sent.least_us(network) for sent in traffic if sent.axis == axis)
 
     return cost
 
 
-def _call_us(op: Op, full_bytes: int, network: Network) -> float:
+def _least_us(op: Op, full_bytes: int, network: Network) -> float:
     """One collective on ``network``, by the closed forms that its schedules come close to.
 
     Not the price of a schedule (:func:`torchtpu_dist.collectives.cost.price`): the search asks about hundreds of

@@ -11,7 +11,6 @@ import torch
 
 from torchtpu_dist.collectives import recorder
 from torchtpu_dist.collectives.cost import price
-from torchtpu_dist.collectives.cost import price
 from torchtpu_dist.collectives.schedule import Op
 from torchtpu_dist.estimate.traffic import Traffic, step_traffic, traffic_cost
 from torchtpu_dist.mesh import Network, Slice, assign

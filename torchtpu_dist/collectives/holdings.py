@@ -5,6 +5,9 @@ A contribution is a bit, so what a position holds of a chunk is exact and nothin
 :class:`Blocks` keeps where it is. All transfers of a step are done at once as arrays.
 """
 
+from collections.abc import Iterator
+from itertools import pairwise
+
 import numpy as np
 import numpy.typing as npt
 
@@ -15,20 +18,24 @@ from torchtpu_dist.errors import ScheduleError
 Words = npt.NDArray[np.uint64]
 
 _WORD = 64
+_MOST_BYTES = 2**24
 _NOTHING_THERE = "the source holds nothing of this chunk when the step begins"
+_NOTHING_TO_ADD_TO = "adds to a destination that holds nothing of this chunk"
 
 
 class Sums:
-    """Who holds which contributions of which chunk: bits packed into words, ``(chunks * n, words)``.
+    """Who holds which contributions of some chunks: bits packed into words, ``(chunks * n, words)``.
 
     A chunk that one position contributes, and nobody adds to, needs a single bit: it is there or not.
     """
 
-    def __init__(self, listing: Listing) -> None:
+    def __init__(self, listing: Listing, places: slice) -> None:
+        """Of the chunks ``schedule.listed[places]``; ``listing`` has the transfers of these and no others."""
         self._listing = listing
         self._schedule = schedule = listing.schedule
-        self._chunks, n = schedule.num_listed, schedule.num_ranks
-        self._place = schedule.place_in_listed(listing.chunk) * n
+        self._listed = schedule.listed[places]
+        self._chunks, n = len(self._listed), schedule.num_ranks
+        self._place = (schedule.place_in_listed(listing.chunk) - places.start) * n
         if schedule.op.reduces:
             position = np.tile(np.arange(n), self._chunks)
             self._held = np.zeros((self._chunks * n, -(-n // _WORD)), np.uint64)
@@ -37,20 +44,35 @@ class Sums:
             )
             self._all = np.bitwise_or.reduce(self._held[:n], axis=0)
         else:
-            owner = schedule.listed // schedule.pieces if schedule.op is Op.ALL_GATHER else schedule.root
+            owner = self._listed // schedule.pieces if schedule.op is Op.ALL_GATHER else schedule.root
             self._held = np.zeros((self._chunks * n, 1), np.uint64)
             self._held[np.arange(self._chunks) * n + owner] = 1
             self._all = np.ones(1, np.uint64)
         self._last = np.zeros(self._chunks * n, np.int64)
 
+    @classmethod
+    def of(cls, listing: Listing) -> Iterator["Sums"]:
+        """All chunks, as many at a time as keep the sets small: no chunk has to do with another."""
+        schedule = listing.schedule
+        words = -(-schedule.num_ranks // _WORD) if schedule.op.reduces else 1
+        count = max(1, _MOST_BYTES // (8 * words * schedule.num_ranks))
+        group = schedule.place_in_listed(listing.chunk) // count
+        order = np.argsort(group, kind="stable")
+        cuts = np.searchsorted(group[order], np.arange(-(-schedule.num_listed // count) + 1))
+        for number, (start, stop) in enumerate(pairwise(cuts)):
+            yield cls(listing.only(order[start:stop]), slice(number * count, (number + 1) * count))
+
     def run(self, number: int) -> None:
         """Do step ``number``: all transfers read what their sources held when it began, then they write in turn."""
         listing = self._listing
         first, stop = listing.starts[number : number + 2].tolist()
+        if first == stop:
+            return
         place = self._place[first:stop]
         target = place + listing.destination[first:stop]
         sent = self._held[place + listing.source[first:stop]]
-        listing.refuse_any(~sent.any(axis=1), _NOTHING_THERE, first)
+        if not self._schedule.op.reduces:  # otherwise all positions hold at least their own contribution, always
+            listing.refuse_any(sent[:, 0] == 0, _NOTHING_THERE, first)
         again = repeated(target, self._last)
         if not self._schedule.steps[number].reduce:
             listing.refuse_any(again, "another transfer of this step copies the chunk to the same destination", first)
@@ -63,17 +85,14 @@ class Sums:
 
     def _add(self, transfer: Int64s, target: Int64s, sent: Words) -> None:
         here = self._held[target]
-        empty = ~here.any(axis=1)
-        if empty.any():
-            self._listing.refuse(
-                int(transfer[np.argmax(empty)]), "adds to a destination that holds nothing of this chunk"
-            )
+        if not self._schedule.op.reduces and not here.all():
+            self._listing.refuse(int(transfer[np.argmin(here)]), _NOTHING_TO_ADD_TO)
         both = here & sent
-        twice = both.any(axis=1)
-        if twice.any():
-            worst = int(np.argmax(twice))
+        if both.max() > 0:
+            worst = int(np.argmax(both.max(axis=1)))
             self._listing.refuse(int(transfer[worst]), f"adds {self._named(both[worst])} a second time")
-        self._held[target] = here | sent
+        np.bitwise_or(here, sent, out=here)
+        self._held[target] = here
 
     def _copy(self, first: int, target: Int64s, sent: Words) -> None:
         here = self._held[target]
@@ -88,18 +107,17 @@ class Sums:
     def check_end(self) -> None:
         """Every receiver must hold every contribution."""
         schedule, n = self._schedule, self._schedule.num_ranks
-        wrong = (self._held != self._all).any(axis=1).reshape(self._chunks, n)
-        if len(schedule.receivers(0)) < n:
-            receiver = schedule.root if schedule.op is Op.REDUCE else schedule.listed // schedule.pieces
-            elsewhere = np.ones_like(wrong)
-            elsewhere[np.arange(self._chunks), receiver] = False
-            wrong &= ~elsewhere
+        row = np.arange(self._chunks * n)
+        if len(schedule.receivers(0)) == 1:
+            receiver = schedule.root if schedule.op is Op.REDUCE else self._listed // schedule.pieces
+            row = np.arange(self._chunks) * n + receiver
+        wrong = (self._held[row] != self._all).any(axis=1)
         if wrong.any():
-            place, position = divmod(int(np.argmax(wrong)), n)
+            first = int(row[np.argmax(wrong)])
+            chunk, position = int(self._listed[first // n]), first % n
             raise ScheduleError(
-                f"{name(schedule)}, at the end: position {position} holds "
-                f"{self._named(self._held[place * n + position])} of {described(schedule, int(schedule.listed[place]))}"
-                f", expected {self._named(self._all)}"
+                f"{name(schedule)}, at the end: position {position} holds {self._named(self._held[first])} of "
+                f"{described(schedule, chunk)}, expected {self._named(self._all)}"
             )
 
     def _named(self, words: Words) -> str:
@@ -131,7 +149,7 @@ class Blocks:
         first, stop = listing.starts[number : number + 2].tolist()
         block = self._place[first:stop]
         if self._schedule.steps[number].reduce:
-            listing.refuse(first, "adds to a destination that holds nothing of this chunk")
+            listing.refuse(first, _NOTHING_TO_ADD_TO)
         listing.refuse_any(repeated(block, self._last), "the chunk makes two hops in one step", first)
         listing.refuse_any(self._at[block] != listing.source[first:stop], _NOTHING_THERE, first)
         listing.refuse_any(self._at[block] == self._destination[block], "the chunk has arrived already", first)

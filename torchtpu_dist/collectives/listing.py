@@ -43,6 +43,11 @@ class Listing:
         chunk = np.concatenate([none, *(step.chunk for step in schedule.steps)])
         return cls(schedule, starts, source, destination, chunk)
 
+    def only(self, chosen: Int64s) -> "Listing":
+        """The transfers ``chosen``, ascending; steps keep their numbers, and may have none."""
+        starts = np.searchsorted(chosen, self.starts)
+        return Listing(self.schedule, starts, self.source[chosen], self.destination[chosen], self.chunk[chosen])
+
     @property
     def step(self) -> Int64s:
         """The number of the step of each transfer."""

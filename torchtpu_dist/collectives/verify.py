@@ -63,10 +63,10 @@ def verify(schedule: Schedule) -> Proof:
     _check_chunks(listing)
     loads = LinkLoads.of(listing)
     _check_capacity(listing, loads)
-    holdings = Blocks(listing) if schedule.op is Op.ALL_TO_ALL else Sums(listing)
-    for number in range(schedule.num_steps):
-        holdings.run(number)
-    holdings.check_end()
+    for holdings in (Blocks(listing),) if schedule.op is Op.ALL_TO_ALL else Sums.of(listing):
+        for number in range(schedule.num_steps):
+            holdings.run(number)
+        holdings.check_end()
     graph = Graph.of(schedule.torus)
     by_port = loads.total.reshape(-1, graph.num_ports)
     if schedule.symmetric:

@@ -10,7 +10,7 @@ from torchtpu_dist.collectives.groups import Groups
 from torchtpu_dist.errors import RecipeError
 from torchtpu_dist.mesh import Coordinate, Slice
 from torchtpu_dist.mesh.network import Network
-from torchtpu_dist.mesh.spans import Span, network
+from torchtpu_dist.mesh.spans import network, whole_axes
 
 SLICE = "slice"  # the axis that runs over the slices of a multislice
 ALL = "all"
@@ -72,8 +72,9 @@ class Group:
     @cached_property
     def network(self) -> Network:
         """What joins the members of one group while the others run beside it."""
-        spans = [Span(axis, self.slice.device_grid[axis], 1) for axis in self.physical]
-        return network(self.slice, spans, self.slice.num_slices if SLICE in self.axes else 1)
+        return network(
+            self.slice, whole_axes(self.slice, self.physical), self.slice.num_slices if SLICE in self.axes else 1
+        )
 
     def side_by_side(self) -> Groups:
         """All the groups, on the physical links."""

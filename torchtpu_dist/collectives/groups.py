@@ -19,7 +19,7 @@ from torchtpu_dist.errors import AssignmentError
 from torchtpu_dist.mesh.assignment import Assignment
 from torchtpu_dist.mesh.network import Network
 from torchtpu_dist.mesh.slices import Slice
-from torchtpu_dist.mesh.spans import Box, Span, network
+from torchtpu_dist.mesh.spans import Span, is_half_a_ring, network, whole_axes
 from torchtpu_dist.mesh.torus import Torus
 
 
@@ -125,8 +125,7 @@ class Groups:
                 f"slice {slice_} has no axis {unknown[0]!r}: expected some of {', '.join(slice_.axis_names)}"
             )
         axes = [axis for axis, name in enumerate(slice_.axis_names) if name in names]
-        spans = [Span(axis, slice_.device_grid[axis], 1) for axis in axes if slice_.device_grid[axis] > 1]
-        return cls.side_by_side(slice_, spans, num_slices or 1)
+        return cls.side_by_side(slice_, whole_axes(slice_, axes), num_slices or 1)
 
     @classmethod
     def of_axis(cls, assignment: Assignment, name: str) -> "Groups":
@@ -135,11 +134,8 @@ class Groups:
         Raises:
             AssignmentError: no such axis.
         """
-        network_ = assignment.axis(name).network
-        in_one_slice = assignment.group_coordinates(name, 0)[: network_.torus.num_points]
-        box = Box.of(assignment.slice.torus(), in_one_slice)
-        assert box is not None, f"the groups along {name} are no boxes"
-        return cls.side_by_side(assignment.slice, box.spans, network_.num_slices)
+        placement = assignment.axis(name)
+        return cls.side_by_side(assignment.slice, placement.spans, placement.network.num_slices)
 
     @property
     def num_groups(self) -> int:
@@ -211,22 +207,10 @@ class Groups:
         everyone = np.ones(len(place), bool)
         if self.torus.sides[port // 2] > 2:
             return [(-1 if port % 2 else 1, 1.0, everyone)]
-        if self._is_half_a_ring(self.spans[port // 2]):
+        if is_half_a_ring(self.slice.torus(), self.spans[port // 2]):
             return [(1, 0.5, everyone), (-1, 0.5, everyone)]
         # The one link of an axis of two leads up from the lower member and down from the upper one.
         return [(1, 1.0, place == 0), (-1, 1.0, place == 1)]
-
-    def _is_half_a_ring(self, span: Span) -> bool:
-        """Whether the two members of ``span`` are as far apart over the wrap as without it."""
-        torus = self.slice.torus()
-        twisted = bool(torus.twist) and any(torus.twist[span.axis])
-        return (
-            span.length == 2
-            and span.stride > 1
-            and span.reach == torus.sides[span.axis]
-            and torus.wrap[span.axis]
-            and not twisted
-        )
 
 
 def _check(slice_: Slice, spans: tuple[Span, ...], num_slices: int) -> None:

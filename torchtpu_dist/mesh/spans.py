@@ -6,7 +6,7 @@ neighbours, and the outer one every fourth device. Both are a :class:`Span`: ``l
 ``1 / stride`` of their rate.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
@@ -48,6 +48,11 @@ def part_text(name: str, length: int, stride: int, side: int) -> str:
     stop = "" if length * stride == side else str(length * stride)
     step = "" if stride == 1 else f":{stride}"
     return f"{name}[:{stop}{step}]"
+
+
+def whole_axes(slice_: Slice, axes: Collection[int]) -> tuple[Span, ...]:
+    """The spans of the groups that have all of these ``axes`` (indices into ``Slice.axis_names``), ascending."""
+    return tuple(Span(axis, side, 1) for axis, side in enumerate(slice_.device_grid) if axis in axes and side > 1)
 
 
 def network(slice_: Slice, spans: Sequence[Span], num_slices: int = 1) -> Network:
@@ -179,9 +184,14 @@ def _rate_gbps(slice_: Slice, torus: Torus, span: Span) -> float:
     if slice_.axis_names[span.axis] == "core":
         assert generation.die_link_gbps_oneway is not None
         return float(generation.die_link_gbps_oneway)
-    half_a_ring = span.length == 2 and span.stride > 1 and span.reach == torus.sides[span.axis]
-    ways = 2 if half_a_ring and torus.wrap[span.axis] and not _shifts(torus, span.axis) else 1
+    ways = 2 if is_half_a_ring(torus, span) else 1
     return ways * generation.ici_link_gbps_oneway / (span.stride * generation.devices_per_chip)
+
+
+def is_half_a_ring(torus: Torus, span: Span) -> bool:
+    """Whether the two devices of ``span`` are as far apart over the wrap as without it, so that both ways are used."""
+    around = torus.wrap[span.axis] and not _shifts(torus, span.axis)
+    return around and span.length == 2 and span.stride > 1 and span.reach == torus.sides[span.axis]
 
 
 def _plainly_wraps(torus: Torus) -> list[bool]:

@@ -90,7 +90,7 @@ class Torus:
 
         On an axis of size 2 "up" from 1 is 0: its one link is up from both ends, and nothing is down.
         """
-        self._check(point)
+        self.check(point)
         side, i = self.sides[axis], point[axis] + sign
         if side == 2:
             return (*point[:axis], i % 2, *point[axis + 1 :]) if sign == 1 else None
@@ -111,7 +111,7 @@ class Torus:
 
     def index(self, point: Coordinate) -> int:
         """The row-major number of ``point``."""
-        self._check(point)
+        self.check(point)
         number = 0
         for i, side in zip(point, self.sides, strict=True):
             number = number * side + i
@@ -142,8 +142,8 @@ class Torus:
 
     def distance(self, a: Coordinate, b: Coordinate) -> int:
         """Links on a shortest route from ``a`` to ``b``."""
-        self._check(a)
-        self._check(b)
+        self.check(a)
+        self.check(b)
         if self.twist:
             return self._twisted_distance(a, b)
         total = 0
@@ -198,7 +198,8 @@ class Torus:
             ),
         )
 
-    def _check(self, point: Coordinate) -> None:
+    def check(self, point: Coordinate) -> None:
+        """Raises AssignmentError for what is no point of the torus."""
         if point not in self:
             raise AssignmentError(
                 f"coordinate {point!r} is not on the torus {'x'.join(map(str, self.sides))}: "

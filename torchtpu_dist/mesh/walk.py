@@ -25,11 +25,6 @@ class Walk:
     closed: bool
     hops: tuple[int, ...]
 
-    @property
-    def neighbours_only(self) -> bool:
-        """Whether every step is a single link."""
-        return all(hop == 1 for hop in self.hops)
-
     @classmethod
     def over(cls, torus: Torus, coordinates: Sequence[Coordinate]) -> "Walk":
         """How the group whose position i sits at ``coordinates[i]`` is walked; a function of the arguments alone.
@@ -48,7 +43,7 @@ class Walk:
 @lru_cache(maxsize=4096)
 def _walk(torus: Torus, group: tuple[Coordinate, ...]) -> Walk:
     for point in group:
-        torus._check(point)
+        torus.check(point)
     number = {point: i for i, point in enumerate(group)}
     if not group or len(number) != len(group):
         raise AssignmentError(

@@ -127,7 +127,7 @@ def test_titles() -> None:
     [
         ([], "Missing command"),
         (["topologie"], "topologie"),
-        (["topology"], "Missing argument 'name'"),
+        (["topology"], "Missing argument 'NAME'"),
         (["topology", "v5q-8"], "did you mean 'v5p'"),
         (["topology", "v6e-2"], "nearest: v6e-1 (1x1) and v6e-4 (2x2)"),
         (["topology", "v5e-8", "--jason"], "--jason"),

@@ -16,6 +16,7 @@ _AXES = (
     "by side run at the same time. all: every device of every slice in one group"
 )
 _ROOT = "who broadcasts or receives: a number, or an index for each axis of the group (0,1,3)  [default: 0]"
+_ALGORITHM = "auto: the cheapest; or one by its name (a wrong name lists all)"
 _HTML = "film the collective to an .html file: links and chips step by step"
 _DEAD_LINK = "the link between neighbouring chips A and B is dead: 0,0,0-0,0,1; of several slices 1:0,0,0-0,0,1"
 _DEAD_CHIP = "this chip is dead: 0,0,1"
@@ -28,7 +29,7 @@ def collective(
     num_bytes: Annotated[str, typer.Option("--bytes", metavar="N", help=_BYTES)],
     axes: Annotated[str, typer.Option(help=_AXES)] = "all",
     root: Annotated[str | None, typer.Option(help=_ROOT, show_default=False)] = None,
-    algorithm: Annotated[str, typer.Option(help="auto: the cheapest; or one that the output names")] = "auto",
+    algorithm: Annotated[str, typer.Option(help=_ALGORITHM)] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")] = False,
     dead_link: Annotated[list[str] | None, typer.Option(metavar="A-B", help=_DEAD_LINK)] = None,
     dead_chip: Annotated[list[str] | None, typer.Option(metavar="P", help=_DEAD_CHIP)] = None,

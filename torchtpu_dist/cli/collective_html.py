@@ -13,7 +13,8 @@ import plotly.graph_objects as go
 from torchtpu_dist.cli.captions import Captions
 from torchtpu_dist.cli.film import Frame, film
 from torchtpu_dist.cli.group import Group
-from torchtpu_dist.cli.panel import BUSY, IDLE, INK, PART, QUIET, Panel, Trace
+from torchtpu_dist.cli.look import INK, QUIET
+from torchtpu_dist.cli.panel import BUSY, IDLE, PART, Panel, Trace
 from torchtpu_dist.cli.places import Places, camera
 from torchtpu_dist.collectives.cost import Price
 

@@ -21,8 +21,8 @@ app = typer.Typer(
     no_args_is_help=False,
     context_settings=_HELP,
 )
-app.command(context_settings=_HELP)(topology)
-app.command(context_settings=_HELP)(collective)
+app.command(context_settings=_HELP, short_help="what a slice is: chips, hosts, links, distances")(topology)
+app.command(context_settings=_HELP, short_help="what a collective costs on a slice, and why")(collective)
 
 
 @app.callback()
@@ -33,7 +33,7 @@ def torchtpu(
 ) -> None:
     """TPU slices and their collectives, on paper.
 
-    Exit codes: 0 success, 2 wrong arguments, 130 interrupted.
+    Exit codes: 0 success, 2 wrong arguments, 3 a mistake of this program, 130 interrupted.
     """
 
 

@@ -14,12 +14,12 @@ import numpy.typing as npt
 from torchtpu_dist.cli.arrival import Bools, Floats
 from torchtpu_dist.cli.captions import Captions
 from torchtpu_dist.cli.film import Frame
+from torchtpu_dist.cli.look import INK, QUIET
 from torchtpu_dist.cli.places import Places
 
 Trace = dict[str, Any]
 Levels = npt.NDArray[np.uint8]
 
-INK, QUIET = "#1B1F24", "#5B6570"
 IDLE, _EMPTY = "#DCE1E6", "#F4F6F8"
 BUSY = ("#F9D3A0", "#F2A040", "#DD5F14", "#A32408")  # up to a quarter of what the link can carry, a half, ...
 _ARRIVED, PART = "#0072B2", "#009E73"

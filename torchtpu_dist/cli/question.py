@@ -9,6 +9,7 @@ from torchtpu_dist.cli.group import ALL, Group
 from torchtpu_dist.cli.picture import HTML, Picture
 from torchtpu_dist.cli.sizes import parse_bytes
 from torchtpu_dist.collectives import cost
+from torchtpu_dist.collectives.choose import Choice
 from torchtpu_dist.collectives.cost import Price
 from torchtpu_dist.collectives.fabric import Fabric
 from torchtpu_dist.collectives.faults import Cable, FaultReport, Faults, price_with_faults
@@ -77,16 +78,14 @@ class Question:
 
     def price(self) -> Price:
         """What it costs without the faults. Raises RecipeError for an algorithm that there is not for this group."""
-        price = cost.price(self.op, self.full_bytes, self.group.network, self.root)
-        if self.algorithm in (AUTO, price.algorithm):
-            return price
-        known = [price.algorithm, *(name for name, _ in price.alternatives)]
-        if self.algorithm not in known:
+        network = self.group.network
+        known = Choice.of(self.op, network, self.root).all
+        if self.algorithm != AUTO and self.algorithm not in known:
             raise RecipeError(
                 f"--algorithm {self.algorithm}: {self.op} over {', '.join(self.group.axes)} of {self.group.slice} has "
                 f"no such algorithm; expected {AUTO} or one of {', '.join(map(repr, known))}"
             )
-        return cost.price(self.op, self.full_bytes, self.group.network, self.root, self.algorithm)
+        return cost.price(self.op, self.full_bytes, network, self.root, self.algorithm)
 
     def price_with_faults(self) -> FaultReport | None:
         """What the faults do to it; None without faults.

@@ -13,7 +13,9 @@ from torchtpu_dist.mesh.bisection import bisection_links
 
 
 def topology(
-    name: Annotated[str, typer.Argument(help="a slice: v5e-16, v5p:4x4x8, v5p-256_untwisted, 4*v5p-128")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="a slice: v5e-16, v5p:4x4x8, v5p-256_untwisted, 4*v5p-128")
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")] = False,
     png: Annotated[Path | None, typer.Option(metavar="FILE", help="draw the slice to a .png file")] = None,
     html: Annotated[

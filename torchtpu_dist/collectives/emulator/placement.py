@@ -3,6 +3,9 @@
 The launcher says which slice is emulated (``TORCHTPU_SLICE``) and where each global rank sits on it
 (``TORCHTPU_COORDINATES``, a JSON list of coordinates, each led by the index of its slice if there are several). Without
 them every group is a closed ring in group order, and nothing is predicted.
+
+The order of additions is that of the ring or line of the walk. The price is that of the cheapest plan over all links of
+the group's network, which for a group over several axes is another schedule.
 """
 
 import json
@@ -24,7 +27,6 @@ from torchtpu_dist.mesh.walk import Walk
 
 SLICE_KEY = "TORCHTPU_SLICE"
 COORDINATES_KEY = "TORCHTPU_COORDINATES"
-
 
 # Ops without a schedule of their own are priced as the op that moves at least as much.
 _SCHEDULED_AS = {

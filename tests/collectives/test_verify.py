@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 from functools import cache
 from random import Random
 
@@ -18,6 +19,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from torchtpu_dist.collectives.algorithms import build_schedule, reverse
+from torchtpu_dist.collectives.bounds import least_steps
 from torchtpu_dist.collectives.schedule import Op, Schedule, Step, Transfer
 from torchtpu_dist.collectives.verify import verify
 from torchtpu_dist.errors import ScheduleError
@@ -532,6 +534,53 @@ def test_only_what_is_the_same_everywhere_is_symmetric() -> None:
     for op in (Op.ALL_GATHER, Op.ALL_REDUCE, Op.ALL_TO_ALL):
         assert "not neighbours" in refusal(replace(build_schedule(op, plain), torus=twisted))
         assert "not neighbours" in refusal(replace(build_schedule(op, twisted), torus=plain))
+
+
+def test_another_all_reduce_on_a_line_takes_less_than_the_published_form() -> None:
+    """Half of the array is summed up at either end and spread from there: it uses both directions of all links."""
+    n, pieces = 8, 4
+    half, steps = n * pieces // 2, []
+    for time in range(half + n - 2):
+        under_way = [(time - chunk, chunk) for chunk in range(half) if 0 <= time - chunk < n - 1]
+        up = [(at, at + 1, chunk) for at, chunk in under_way]
+        down = [(n - 1 - at, n - 2 - at, half + chunk) for at, chunk in under_way]
+        steps.append(Step.of(up + down, reduce=True))
+    spread = [Step(step.destination, step.source, step.chunk) for step in reversed(steps)]
+    line = Torus((n,), (False,))
+    proof = verify(Schedule(Op.ALL_REDUCE, line, 0, pieces, (1,), (*steps, *spread), "to the ends"))
+    assert proof.serial_steps == 2 * (half + n - 2) < proof.bound_steps == 2 * (n - 1) * pieces
+    assert proof.busiest_load == n * pieces
+
+
+@pytest.mark.parametrize(
+    "torus", [torus for torus in TORI if torus.num_points <= 9] + [Torus((3, 3), (True, True), ((0, 1), (0, 0)))]
+)
+@pytest.mark.parametrize("wide", [None, 0, -1])
+def test_the_bound_is_what_the_narrowest_cut_says(torus: Torus, wide: int | None) -> None:
+    """What has to enter a set of positions over what can, for all sets there are."""
+    capacity = [1] * len(torus.sides)
+    if wide is not None:
+        capacity[wide] = 12
+    rate, n = rates(torus, tuple(capacity)), torus.num_points
+    found: dict[Op, Fraction] = dict.fromkeys((Op.ALL_GATHER, Op.BROADCAST, Op.ALL_TO_ALL), Fraction(0))
+    for chosen in range(1, 2**n - 1):
+        inside = {position for position in range(n) if chosen >> position & 1}
+        entry = sum(chunks for (a, b), chunks in rate.items() if a not in inside and b in inside)
+        entering = {Op.ALL_GATHER: n - len(inside), Op.BROADCAST: 1, Op.ALL_TO_ALL: (n - len(inside)) * len(inside)}
+        for op, chunks in entering.items():
+            found[op] = max(found[op], Fraction(chunks, entry))
+    for op, most in found.items():
+        assert least_steps(op, torus, tuple(capacity), 3) == 3 * most
+    assert least_steps(Op.REDUCE_SCATTER, torus, tuple(capacity), 1) == found[Op.ALL_GATHER]
+    assert least_steps(Op.REDUCE, torus, tuple(capacity), 1) == found[Op.BROADCAST]
+
+
+@pytest.mark.parametrize("torus", [torus for torus in TORI if torus.is_symmetric and torus.num_points <= 9])
+def test_where_all_is_alike_an_all_reduce_moves_a_chunk_to_all_but_one_and_back(torus: Torus) -> None:
+    """Of each chunk n contributions have to become one, and then n again: 2 (n - 1) transfers."""
+    n, links = torus.num_points, 2 * torus.num_links
+    capacity = (1,) * len(torus.sides)
+    assert least_steps(Op.ALL_REDUCE, torus, capacity, 1) == Fraction(2 * (n - 1) * n, links)
 
 
 def test_a_pod_of_8960_chips_is_proven() -> None:

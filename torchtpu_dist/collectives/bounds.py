@@ -23,8 +23,9 @@ def least_steps(op: Op, torus: Torus, capacity: tuple[int, ...], pieces: int) ->
       lead into it, of which the box in a corner has fewest. With a single position for a box that is the published
       ``V (n - 1) / n`` over ``2 w`` for each axis that wraps and ``w`` for each that does not.
     - all_reduce: twice that, the published form: no reduce-scatter followed by an all-gather takes less, and where all
-      axes wrap nothing else does. Over lines an all-reduce that gathers some parts while it still reduces others could
-      take less, half of it on a long line; there is none here, as a step either adds or copies.
+      axes wrap nothing else does. Over lines it is no bound: to sum up half of the array at either end, and to spread
+      it from there, takes half as long on a long line. No schedule here does, as it would add in another order than
+      reduce-scatter.
     - broadcast, reduce: the array must enter (leave) such a box.
     - all_to_all: what crosses the middle of each axis, ``S side / (8 w)`` where it wraps and ``S side / (4 w)`` where
       not (even sides); on a twisted torus all hops of all shortest ways over all links.
@@ -58,6 +59,9 @@ def _boxes(torus: Torus, capacity: tuple[int, ...]) -> Iterator[tuple[int, int]]
     axes = [axis for axis, side in enumerate(torus.sides) if side > 1]
     for size in range(len(axes)):
         for inside in combinations(axes, size):
+            shifts = [(axis, target) for axis, shift in enumerate(torus.twist) for target, by in enumerate(shift) if by]
+            if any(axis in inside and target not in inside for axis, target in shifts):
+                continue  # a wrap link of the box leads out of it
             box = prod(torus.sides[axis] for axis in inside)
             ends = (capacity[axis] * (2 if torus.wrap[axis] else 1) for axis in axes if axis not in inside)
             yield box, box * sum(ends)

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from torchtpu_dist.collectives.algorithms.switch import SwitchSchedule, switch_hops, switch_schedule, verify_switch
+from torchtpu_dist.collectives.algorithms.switch import SwitchSchedule, switch_hops, switch_schedule
 from torchtpu_dist.collectives.schedule import Op, Step
+from torchtpu_dist.collectives.verify import verify_switch
 from torchtpu_dist.errors import ScheduleError
 
 
@@ -51,17 +52,26 @@ def steps(schedule: SwitchSchedule, *extra: Step) -> SwitchSchedule:
 @pytest.mark.parametrize(
     ("schedule", "message"),
     [
-        (replace(GATHER, steps=GATHER.steps[:1]), r"at the end: position 2 holds the contributions \[\] of chunk 0"),
-        (replace(SWAP, steps=SWAP.steps[:1]), "at the end: position 2 holds"),
-        (steps(GATHER, Step.of([(0, 1, 0), (2, 1, 2)])), "step 2: position 1 receives two chunks, a port carries one"),
-        (steps(GATHER, Step.of([(0, 1, 0), (0, 2, 1)])), "step 2: position 0 sends two chunks"),
-        (steps(GATHER, Step.of([(0, 3, 0)])), r"step 2: no position 3, expected 0\.\.2"),
-        (steps(GATHER, Step.of([(0, 1, 3)])), r"step 2: no chunk 3, expected 0\.\.2"),
-        (steps(GATHER, Step.of([(1, 1, 0)])), "position 1 sends to itself"),
-        (steps(SCATTER, Step.of([(1, 0, 0)], reduce=True)), r"adds the contributions \[1\] a second time"),
-        (steps(SCATTER, Step.of([(1, 0, 0)])), r"overwrites the contributions \[0, 2\]"),
-        (replace(SWAP, steps=(Step.of([(0, 2, 4)]),)), "chunk 4 from 0 to 2: the source holds nothing of it"),
-        (replace(GATHER, steps=(Step.of([(0, 1, 0)], reduce=True),)), "adds to a destination that holds nothing of it"),
+        (replace(GATHER, steps=GATHER.steps[:1]), "at the end: position 2 holds nothing of chunk 0"),
+        (replace(SWAP, steps=SWAP.steps[:1]), r"at the end: chunk 2 .* is at position 0, expected 2"),
+        (
+            steps(GATHER, Step.of([(0, 1, 0), (2, 1, 2)])),
+            "step 2, .* from position 2 to 1: the position receives another chunk",
+        ),
+        (
+            steps(GATHER, Step.of([(0, 1, 0), (0, 2, 1)])),
+            "step 2, .* from position 0 to 2: the position sends another chunk",
+        ),
+        (steps(GATHER, Step.of([(0, 3, 0)])), r"step 2, .*: no such position, expected 0\.\.2"),
+        (steps(GATHER, Step.of([(0, 1, 3)])), r"step 2, .*: no such chunk, expected 0\.\.2"),
+        (steps(GATHER, Step.of([(1, 1, 0)])), "the position sends to itself"),
+        (steps(GATHER, Step.of([(0, 1, 0)])), "the destination holds all of this already"),
+        (steps(GATHER, Step.of([])), "step 2: no transfers, expected at least one"),
+        (steps(SCATTER, Step.of([(1, 0, 0)], reduce=True)), r"adds the contributions \{1\} a second time"),
+        (steps(SCATTER, Step.of([(1, 0, 0)])), r"overwrites the contributions \{0, 2\}"),
+        (replace(SWAP, steps=(Step.of([(0, 2, 4)]),)), "chunk 4 from position 0 to 2: the source holds nothing of"),
+        (replace(GATHER, steps=(Step.of([(0, 1, 0)], reduce=True),)), "adds to a destination that holds nothing of"),
+        (replace(GATHER, root=1), "root 1, expected 0, as this op has none"),
     ],
 )
 def test_a_wrong_schedule_is_refused(schedule: SwitchSchedule, message: str) -> None:

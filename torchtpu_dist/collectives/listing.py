@@ -53,6 +53,17 @@ class Listing:
         """The number of the step of each transfer."""
         return np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
 
+    def check_positions(self) -> None:
+        """All transfers join positions of the group.
+
+        Raises:
+            ScheduleError: one does not.
+        """
+        outside = np.zeros(len(self.source), bool)
+        for end in (self.source, self.destination):
+            outside |= (end < 0) | (end >= self.schedule.num_ranks)
+        self.refuse_any(outside, f"no such position, expected 0..{self.schedule.num_ranks - 1}")
+
     def refuse_any(self, wrong: Bools, what: str, first: int = 0) -> None:
         """Refuse the first of the transfers ``first``, ``first + 1``, ... that is ``wrong``, if one is."""
         if wrong.any():

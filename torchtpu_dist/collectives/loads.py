@@ -72,13 +72,10 @@ def links(listing: Listing) -> Int64s:
     """The number of the link of each transfer, as in :class:`LinkLoads`.
 
     Raises:
-        ScheduleError: a transfer between positions that are no neighbours.
+        ScheduleError: a transfer between positions that are no neighbours, or none at all.
     """
+    listing.check_positions()
     schedule, graph = listing.schedule, Graph.of(listing.schedule.torus)
-    inside = np.ones(len(listing.source), bool)
-    for end in (listing.source, listing.destination):
-        inside &= (end >= 0) & (end < schedule.num_ranks)
-    listing.refuse_any(~inside, f"no such position, expected 0..{schedule.num_ranks - 1}")
     port = graph.port(listing.source, listing.destination)
     listing.refuse_any(port == NONE, "these are not neighbours")
     start = graph.orbit[listing.source].astype(np.int64) if schedule.symmetric else listing.source

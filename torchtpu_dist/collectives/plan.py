@@ -12,9 +12,9 @@ from fractions import Fraction
 from math import prod
 
 from torchtpu_dist.collectives.algorithms.rotate import any_way_round
-from torchtpu_dist.collectives.algorithms.switch import SwitchSchedule, switch_schedule, verify_switch
+from torchtpu_dist.collectives.algorithms.switch import SwitchSchedule, switch_schedule
 from torchtpu_dist.collectives.schedule import Op, Schedule
-from torchtpu_dist.collectives.verify import verify
+from torchtpu_dist.collectives.verify import verify, verify_switch
 from torchtpu_dist.errors import ScheduleError
 from torchtpu_dist.mesh.network import Network
 

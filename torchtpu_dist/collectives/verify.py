@@ -15,6 +15,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from torchtpu_dist.collectives.algorithms.switch import SwitchSchedule
 from torchtpu_dist.collectives.bounds import least_steps
 from torchtpu_dist.collectives.graph import NONE, Graph
 from torchtpu_dist.collectives.holdings import Blocks, Sums
@@ -63,16 +64,41 @@ def verify(schedule: Schedule) -> Proof:
     _check_chunks(listing)
     loads = LinkLoads.of(listing)
     _check_capacity(listing, loads)
-    for holdings in (Blocks(listing),) if schedule.op is Op.ALL_TO_ALL else Sums.of(listing):
-        for number in range(schedule.num_steps):
-            holdings.run(number)
-        holdings.check_end()
+    _run(listing)
     graph = Graph.of(schedule.torus)
     by_port = loads.total.reshape(-1, graph.num_ports)
     if schedule.symmetric:
         by_port = by_port[graph.orbit]
     bound = least_steps(schedule.op, schedule.torus, schedule.capacity, schedule.pieces)
     return Proof(schedule.num_steps, by_port * (graph.neighbour != NONE), loads.serial_steps, bound)
+
+
+def verify_switch(schedule: SwitchSchedule) -> None:
+    """Prove that ``schedule`` does what its op promises over a switch: any to any, and each position sends one chunk a
+    step at most, and receives one.
+
+    Raises:
+        ScheduleError: as :func:`verify`.
+    """
+    _check_form(schedule)
+    listing = Listing.of(schedule)
+    _check_chunks(listing)
+    listing.check_positions()
+    listing.refuse_any(listing.source == listing.destination, "the position sends to itself")
+    for what, end in (("sends", listing.source), ("receives", listing.destination)):
+        again = np.ones(len(end), bool)
+        again[np.unique(listing.step * schedule.num_ranks + end, return_index=True)[1]] = False
+        listing.refuse_any(again, f"the position {what} another chunk in this step, its port carries one")
+    _run(listing)
+
+
+def _run(listing: Listing) -> None:
+    """Do all steps, and look at what is there at the end."""
+    schedule = listing.schedule
+    for holdings in (Blocks(listing),) if schedule.op is Op.ALL_TO_ALL else Sums.of(listing):
+        for number in range(schedule.num_steps):
+            holdings.run(number)
+        holdings.check_end()
 
 
 def _check_form(schedule: Schedule) -> None:

@@ -8,7 +8,6 @@ arrays through a port, but two messages one after the other.
 """
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 from torchtpu_dist.collectives.algorithms import reverse
 from torchtpu_dist.collectives.schedule import Op, Schedule, Step
@@ -93,58 +92,3 @@ def switch_hops(schedule: Schedule) -> int:
         for end, chunk, hops in arrived:
             made[end, chunk] = max(made.get((end, chunk), 0), hops)
     return max(made.values(), default=0)
-
-
-def verify_switch(schedule: SwitchSchedule) -> None:
-    """Prove that ``schedule`` does what its op promises, by running it on sets of contributions.
-
-    Raises:
-        ScheduleError: names the step, the transfer and what is wrong, or the position and chunk that end up wrong.
-    """
-    name = f"{schedule.op} over a switch ({schedule.algorithm}, {schedule.num_ranks} positions)"
-    n = schedule.num_ranks
-    held = [[frozenset[int]()] * n for _ in range(schedule.num_chunks)]
-    for chunk, row in enumerate(held):
-        for position in schedule.contributors(chunk):
-            row[position] = frozenset((position,))
-    for number, step in enumerate(schedule.steps):
-        where = f"{name}, step {number}"
-        _check_ports(schedule, where, step)
-        sent = [held[chunk][source] for source, _, chunk in step.transfers()]
-        for (source, destination, chunk), received in zip(step.transfers(), sent, strict=True):
-            here = held[chunk][destination]
-            told = f"{where}, chunk {chunk} from {source} to {destination}"
-            if not received:
-                raise ScheduleError(f"{told}: the source holds nothing of it")
-            if step.reduce and here & received:
-                raise ScheduleError(f"{told}: adds the contributions {sorted(here & received)} a second time")
-            if step.reduce and not here:
-                raise ScheduleError(f"{told}: adds to a destination that holds nothing of it")
-            if not step.reduce and here - received:
-                raise ScheduleError(f"{told}: overwrites the contributions {sorted(here - received)}")
-            held[chunk][destination] = received | here if step.reduce else received
-    for chunk, row in enumerate(held):
-        whole = frozenset(schedule.contributors(chunk))
-        for position in schedule.receivers(chunk):
-            if row[position] != whole:
-                raise ScheduleError(
-                    f"{name}, at the end: position {position} holds the contributions {sorted(row[position])} of chunk "
-                    f"{chunk}, expected {sorted(whole)}"
-                )
-
-
-def _check_ports(schedule: SwitchSchedule, where: str, step: Step) -> None:
-    for what, ends in (("sends", step.source), ("receives", step.destination)):
-        positions = sorted(ends.tolist())
-        outside = [position for position in positions if not 0 <= position < schedule.num_ranks]
-        if outside:
-            raise ScheduleError(f"{where}: no position {outside[0]}, expected 0..{schedule.num_ranks - 1}")
-        twice = [a for a, b in pairwise(positions) if a == b]
-        if twice:
-            raise ScheduleError(f"{where}: position {twice[0]} {what} two chunks, a port carries one a step")
-    loops = [source for source, destination, _ in step.transfers() if source == destination]
-    if loops:
-        raise ScheduleError(f"{where}: position {loops[0]} sends to itself")
-    chunks = [chunk for chunk in step.chunk.tolist() if not 0 <= chunk < schedule.num_chunks]
-    if chunks:
-        raise ScheduleError(f"{where}: no chunk {chunks[0]}, expected 0..{schedule.num_chunks - 1}")

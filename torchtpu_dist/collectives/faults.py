@@ -94,7 +94,7 @@ def price_with_faults(
         try:
             done.append(task.run(drops))
         except AssignmentError as error:
-            others.append(f"{'re-plan' if drops else 'detour'}: {error}")
+            others.append(f"{'re-plan' if drops or task.gone.any() else 'detour'}: {error}")
     if not done:
         raise AssignmentError(f"{op} on {groups.slice} has no way around the faults; {'; '.join(others)}")
     done.sort(key=lambda outcome: outcome.simulation.total_us)

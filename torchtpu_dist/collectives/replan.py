@@ -1,8 +1,9 @@
 """New schedules for a torus with holes: the same ideas as on a whole one, over whatever links are left.
 
 All-gather, and what is made of it, goes along trees of shortest ways as on any graph. An all-to-all goes by shortest
-ways too, a broadcast by trees that leave the root by one link each; both choose hop by hop the link that has least to
-carry so far. Every schedule made here is proven on the damaged torus before it is given away.
+ways too, a broadcast by trees that leave the root by one link each, which is simpler than what is done on a whole
+torus; both choose hop by hop the link that has least to carry so far. Every schedule made here is proven on the damaged
+torus before it is given away.
 """
 
 from functools import lru_cache
@@ -81,7 +82,7 @@ def _all_gather(torus: DamagedTorus, graph: Graph, capacity: tuple[int, ...]) ->
     for pieces in _PIECES:
         if best is not None and (best[0] <= _GOOD_ENOUGH * least or pieces * n * n > _MOST_TRANSFERS):
             break
-        schedule = gather._all_gather(torus, capacity, pieces)
+        schedule = gather.all_gather_in_pieces(torus, capacity, pieces)
         waited = float(serial_steps(schedule) / pieces)
         if best is None or waited < best[0]:
             best = waited, schedule

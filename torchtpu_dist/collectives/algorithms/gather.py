@@ -36,7 +36,7 @@ def all_gather(torus: Torus, capacity: tuple[int, ...]) -> Schedule:
     for pieces in _PIECES:
         if best is not None and pieces * torus.num_points * len(Graph.of(torus).bases) > _MOST_TRANSFERS:
             break
-        schedule = _all_gather(torus, capacity, pieces)
+        schedule = all_gather_in_pieces(torus, capacity, pieces)
         bound = least_steps(Op.ALL_GATHER, torus, capacity, pieces)
         ratio = float(serial_steps(schedule) / bound) if bound else 1.0
         if best is None or ratio < best[0] - 1e-9:
@@ -47,7 +47,8 @@ def all_gather(torus: Torus, capacity: tuple[int, ...]) -> Schedule:
     return best[1]
 
 
-def _all_gather(torus: Torus, capacity: tuple[int, ...], pieces: int) -> Schedule:
+def all_gather_in_pieces(torus: Torus, capacity: tuple[int, ...], pieces: int) -> Schedule:
+    """The all-gather over ``torus``, every part cut into ``pieces``; the torus may have holes."""
     graph = Graph.of(torus)
     symmetric = len(graph.bases) < torus.num_points
     links, after, table = _tree_edges(graph, capacity, pieces)

@@ -47,14 +47,14 @@ class Slice:
     def __post_init__(self) -> None:
         if self.num_slices < 1:
             raise SliceError(
-                f"a job has 1 or more slices, got {self.num_slices}: write e.g. 2*v5p-16 (recipe key slice)"
+                f"a job has 1 or more slices, got {self.num_slices}: write e.g. 2*v5p-16"
             )
         if not topologies.is_allowed(self.generation, self.topology):
             raise SliceError(_no_such_topology(self.generation, self.topology))
         if self.twisted and not topologies.can_twist(self.generation, self.topology):
             raise SliceError(
                 f"{self.generation.name}:{_text(self.topology)} has no twisted torus; expected v4 or v5p with every "
-                "side K or 2K, K a multiple of 4, e.g. v5p:4x4x8 (recipe key slice)"
+                "side K or 2K, K a multiple of 4, e.g. v5p:4x4x8"
             )
 
     @classmethod
@@ -64,7 +64,7 @@ class Slice:
         if match is None:
             raise SliceError(
                 f"{text!r} is not the name of a TPU slice: expected <generation>-<number> or <generation>:<sides>, "
-                f"e.g. {EXAMPLES} (recipe key slice)"
+                f"e.g. {EXAMPLES}"
             )
         generation = _generation(match["generation"], text)
         if match["count"] is not None:
@@ -77,7 +77,7 @@ class Slice:
         if match["untwisted"] and not can_twist:
             raise SliceError(
                 f"slice {text!r}: {generation.name} {_text(topology)} is never twisted; "
-                f"write it without {_UNTWISTED} (recipe key slice)"
+                f"write it without {_UNTWISTED}"
             )
         return cls(
             generation,
@@ -182,7 +182,7 @@ def _generation(name: str, text: str) -> Generation:
     near = get_close_matches(name, _BY_NAME, n=1, cutoff=0.0)[0]
     raise SliceError(
         f"slice {text!r}: no TPU generation is called {name!r}; did you mean {near!r}? "
-        f"Generations: {', '.join(_BY_NAME)}; slices are written {EXAMPLES} (recipe key slice)"
+        f"Generations: {', '.join(_BY_NAME)}; slices are written {EXAMPLES}"
     )
 
 
@@ -195,7 +195,7 @@ def _topology_of_count(generation: Generation, count: int, text: str) -> Topolog
         unit = f"cores, {per_chip} a chip" if generation.name_counts == "cores" else "chips"
         raise SliceError(
             f"slice {text!r}: no {generation.name} slice has {count} {generation.name_counts} "
-            f"(the number counts {unit}); nearest: {names} (recipe key slice)"
+            f"(the number counts {unit}); nearest: {names}"
         )
     return topology
 
@@ -218,7 +218,7 @@ def _no_such_topology(generation: Generation, topology: Topology) -> str:
     examples = ", ".join(_by_count(generation, chips) for chips in topologies.chip_counts(generation)[:6])
     return (
         f"slice {generation.name}:{_text(topology)}: no {generation.name} slice has this topology; nearest: {near}; "
-        f"{generation.name} slices are e.g. {examples} (recipe key slice)"
+        f"{generation.name} slices are e.g. {examples}"
     )
 
 

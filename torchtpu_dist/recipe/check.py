@@ -10,7 +10,7 @@ from torchtpu_dist.checkpoint.folder import resolve_resume
 from torchtpu_dist.checkpoint.manifest import read_manifest
 from torchtpu_dist.data.position import check_position
 from torchtpu_dist.data.tokenizer import ByteTokenizer
-from torchtpu_dist.errors import CheckpointError, RecipeError
+from torchtpu_dist.errors import CheckpointError, RecipeError, SliceError
 from torchtpu_dist.estimate.memory import MemoryEstimate, estimate_memory
 from torchtpu_dist.estimate.traffic import Traffic, step_traffic, traffic_cost
 from torchtpu_dist.mesh import Assignment, Slice, assign
@@ -101,7 +101,7 @@ def check(recipe: Recipe) -> Plan:
             to write.
     """
     problems: list[str] = []
-    slice_ = _try(problems, lambda: Slice.parse(recipe.slice))
+    slice_ = _try(problems, lambda: _parse_slice(recipe.slice))
     args = _try(problems, lambda: model_args(recipe.model))
     if slice_ is None or args is None:
         raise RecipeError("\n".join(problems))
@@ -167,6 +167,13 @@ def check_resume(plan: Plan) -> None:
             check_position(manifest.data, {"seed": plan.recipe.seed, "seq_len": plan.recipe.training.seq_len})
     except CheckpointError as error:
         raise RecipeError(str(error)) from error
+
+
+def _parse_slice(name: str) -> Slice:
+    try:
+        return Slice.parse(name)
+    except SliceError as error:  # other readers of slice names have no recipe
+        raise SliceError(f"{error} (recipe key slice)") from error
 
 
 def _check_vocabulary(recipe: Recipe, args: Llama3Args) -> None:

@@ -366,3 +366,11 @@ def test_a_detour_is_checked() -> None:
     ]:
         with pytest.raises(ScheduleError, match=message):
             Detour(gap, ways, shares).check(fabric)
+
+
+@pytest.mark.parametrize("ask", ["num_links", "diameter", "mean_hops"])
+def test_a_torus_with_holes_has_no_closed_forms(ask: str) -> None:
+    damaged = DamagedTorus.of(Torus((4, 4), (True, True)), (5,), ())
+    assert damaged.num_points == 15
+    with pytest.raises(SliceError, match=f"{ask} of a torus with holes"):
+        getattr(damaged, ask)

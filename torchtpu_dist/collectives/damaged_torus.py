@@ -2,16 +2,19 @@
 
 It is a torus like any other to all that asks :class:`~torchtpu_dist.collectives.graph.Graph` who is near whom: the
 algorithms, the proof, the loads, the latency. Its positions are those that are left, renumbered without gaps, and none
-sees what another sees, so its schedules list all transfers.
+sees what another sees, so its schedules list all transfers. What only a whole torus can answer, in coordinates or in
+closed form, it refuses to answer.
 """
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NoReturn
 
 import numpy as np
 
 from torchtpu_dist.collectives.graph import NONE, Graph, Int64s, Ints, build
-from torchtpu_dist.mesh.torus import Torus
+from torchtpu_dist.errors import SliceError
+from torchtpu_dist.mesh.torus import Coordinate, Torus
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,31 @@ class DamagedTorus(Torus):
     def left(self) -> Int64s:
         """The positions of the whole torus that are left, in their new order."""
         return np.setdiff1d(np.arange(self.whole.num_points), self.gone)
+
+    def points(self) -> NoReturn:
+        _only_whole("points")
+
+    def index(self, point: Coordinate) -> NoReturn:
+        _only_whole("index")
+
+    def distance(self, a: Coordinate, b: Coordinate) -> NoReturn:
+        _only_whole("distance")
+
+    @property
+    def num_links(self) -> NoReturn:
+        _only_whole("num_links")
+
+    @property
+    def diameter(self) -> NoReturn:
+        _only_whole("diameter")
+
+    @property
+    def mean_hops(self) -> NoReturn:
+        _only_whole("mean_hops")
+
+
+def _only_whole(what: str) -> NoReturn:
+    raise SliceError(f"{what} of a torus with holes: only its Graph knows what is left; ask that, or the whole torus")
 
 
 class DamagedGraph(Graph):

@@ -64,9 +64,7 @@ def test_a_corner_waits_longest() -> None:
     grid = Torus((4, 8), (False, False))
     assert least_steps(Op.ALL_GATHER, grid, (1, 1), 1) == Fraction(31, 2)
     assert least_steps(Op.BROADCAST, grid, (1, 1), 8) == 4
-    assert least_steps(Op.ALL_GATHER, grid, (1, 3), 1) == Fraction(
-        24, 8
-    )  # the rows of 8 get 24 parts over 8 slow links
+    assert least_steps(Op.ALL_GATHER, grid, (1, 20), 1) == 24 / 8  # a row of 8 gets 24 parts over 8 slow links
     assert least_steps(Op.ALL_TO_ALL, grid, (1, 1), 1) == 4 * 4 * 4
     assert least_steps(Op.ALL_TO_ALL, grid, (1, 4), 1) == 8 * 2 * 2
 

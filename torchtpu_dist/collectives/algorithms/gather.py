@@ -75,29 +75,39 @@ def _tree_edges(graph: Graph, capacity: tuple[int, ...], pieces: int) -> tuple[I
     """Every edge of the trees of all base owners as a job: its link, the job that brings the part to its start, and
     the transfer."""
     away = distances(graph, graph.bases)
-    back = _last_links(graph, away, capacity, pieces)
+    into = _into(graph)
+    last = _last_ports(graph, into, away, capacity, pieces)
     # Jobs by distance, so that every job comes after the one it waits for.
-    piece, owner, position = np.nonzero(back != NONE)
+    piece, owner, position = np.nonzero(last != NONE)
     order = np.lexsort((position, owner, piece, away[owner, position]))
     piece, owner, position = piece[order], owner[order], position[order]
-    source = graph.neighbour[position, back[piece, owner, position]]
-    job = np.full(back.shape, NONE, np.int32)
+    port = last[piece, owner, position]
+    source = into[position, port]
+    job = np.full(last.shape, NONE, np.int32)
     job[piece, owner, position] = np.arange(len(order))
-    link = graph.orbit[source] * graph.num_ports + graph.port(source, position)
+    link = graph.orbit[source] * graph.num_ports + port
     table = np.stack([source, position, graph.bases[owner] * pieces + piece], axis=1).astype(np.int32)
     return link, job[piece, owner, source], table
 
 
-def _last_links(graph: Graph, away: Ints, capacity: tuple[int, ...], pieces: int) -> Ints:
-    """``(pieces, bases, n)``: the port of each position over whose link the part of each base owner arrives; NONE at
-    the owner itself.
+def _into(graph: Graph) -> Ints:
+    """``(n, num_ports)``: whose link by this port leads to each position; NONE where there is none."""
+    found = np.full(graph.neighbour.shape, NONE, np.int32)
+    source, port = np.nonzero(graph.neighbour != NONE)
+    found[graph.neighbour[source, port], port] = source
+    return found
+
+
+def _last_ports(graph: Graph, into: Ints, away: Ints, capacity: tuple[int, ...], pieces: int) -> Ints:
+    """``(pieces, bases, n)``: by which port the part of each base owner is sent to each position; NONE to the owner.
 
     A part arrives from a neighbour that is nearer to its owner. Of these links into a position each part takes the one
-    that has least to carry so far, the parts with fewest choices first, then those from near. What a position chooses
-    is no matter to any other, so all positions choose at once, or one for each orbit, as its translates do the same.
+    that has least to carry so far, the parts with fewest choices first, then those from near (those from afar first
+    would leave a link between two rings with parts that come late only: 6% more on 8x2x4). What a position chooses is
+    no matter to any other, so all positions choose at once, or one for each orbit, as its translates do the same.
     """
-    ports = [port for port in range(graph.num_ports) if (graph.neighbour[:, port] != NONE).any()]
-    there = graph.neighbour[:, ports]
+    ports = [port for port in range(graph.num_ports) if (into[:, port] != NONE).any()]
+    there = into[:, ports]
     nearer = (away[:, there] == away[:, :, None] - 1) & (there != NONE)  # (bases, n, ports)
     # The parts that one position of each orbit receives: all owners, as (base owner, position) translated.
     orbits, n = len(graph.bases), graph.num_positions
@@ -109,15 +119,15 @@ def _last_links(graph: Graph, away: Ints, capacity: tuple[int, ...], pieces: int
     nearer = nearer.reshape(orbits * n, len(ports))
     load = np.zeros((orbits, len(ports)))
     every = np.arange(orbits)
-    back = np.full((pieces, orbits * n), NONE, np.int32)
+    last = np.full((pieces, orbits * n), NONE, np.int32)
     for piece in range(pieces):
         for part in order.T:
             cost = np.where(nearer[part], (load + 1) / rate, np.inf)
             chosen = cost.argmin(axis=1)
             load[every, chosen] += 1
-            back[piece, part] = chosen
-    back[back != NONE] = np.array(ports, np.int32)[back[back != NONE]]
-    return back.reshape(pieces, orbits, n)
+            last[piece, part] = chosen
+    last[last != NONE] = np.array(ports, np.int32)[last[last != NONE]]
+    return last.reshape(pieces, orbits, n)
 
 
 def is_walk(torus: Torus) -> bool:

@@ -166,6 +166,11 @@ class Groups:
         spans = tuple(self.spans[axis] for axis in axes)
         return Groups(self.slice, spans, 1, torus, np.ascontiguousarray(table).reshape(-1, torus.num_points))
 
+    def in_slice(self, number: int) -> "Groups":
+        """The part of each group in the slice ``number`` of those that it spans, the other slices being idle."""
+        inside = self.along(range(len(self.torus.sides)))
+        return inside.only(range(number, len(inside.members), self.num_slices))
+
     def routes(self, fabric: Fabric) -> Routes:
         """Which links of ``fabric`` the links of the groups' torus are, in every slice."""
         return Routes.of(self.paths(fabric))
@@ -186,9 +191,15 @@ class Groups:
                 column = np.tile(here * graph.num_ports + port, len(start)).astype(np.int32)
                 yield Paths(column, np.repeat(np.arange(len(start), dtype=np.int32), len(here)), links, share)
 
-    def dcn_routes(self, fabric: Fabric) -> Routes:
-        """For what the same place of all slices exchange: column ``2 * slice + way``, way 1 for receiving."""
+    def dcn_routes(self, fabric: Fabric, place: int | None = None) -> Routes:
+        """For what the same place of all slices exchange: column ``2 * slice + way``, way 1 for receiving.
+
+        Args:
+            place: the only place that exchanges anything, as a position of one slice; None: all of them do.
+        """
         by_slice = np.swapaxes(self.members.reshape(self.num_groups, self.num_slices, -1), 0, 1)
+        if place is not None:
+            by_slice = by_slice[:, :, [place]]
         columns, links = [], []
         for number, devices in enumerate(by_slice):
             for way, link in enumerate(fabric.dcn(devices.ravel())):

@@ -6,7 +6,7 @@ import numpy as np
 
 from torchtpu_dist.collectives.graph import Graph
 from torchtpu_dist.collectives.listing import Listing
-from torchtpu_dist.collectives.schedule import Op, Schedule
+from torchtpu_dist.collectives.schedule import Op, Schedule, Ways
 
 
 def critical_hops(schedule: Schedule, hops: tuple[int, ...]) -> int:
@@ -20,7 +20,7 @@ def critical_hops(schedule: Schedule, hops: tuple[int, ...]) -> int:
     graph, listing = Graph.of(schedule.torus), Listing.of(schedule)
     further = np.repeat(np.array(hops, np.int64), 2)[graph.port(listing.source, listing.destination)]
     chunk = schedule.place_in_listed(listing.chunk)
-    if schedule.op is Op.ALL_TO_ALL:  # a block makes all its hops one after the other
+    if schedule.op is Op.ALL_TO_ALL or isinstance(schedule, Ways):  # a chunk makes all its hops one after the other
         return round(np.bincount(chunk, further).max())
     n = schedule.num_ranks
     start, end = chunk * n + listing.source, chunk * n + listing.destination

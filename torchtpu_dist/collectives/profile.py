@@ -4,9 +4,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 
-import numpy as np
-
-from torchtpu_dist.collectives.algorithms.routes import distances
 from torchtpu_dist.collectives.algorithms.switch import switch_hops
 from torchtpu_dist.collectives.bounds import least_steps
 from torchtpu_dist.collectives.constants import DCN_HOP_US, fixed_us, hops_us
@@ -14,6 +11,7 @@ from torchtpu_dist.collectives.graph import Graph
 from torchtpu_dist.collectives.latency import critical_hops
 from torchtpu_dist.collectives.loads import serial_steps
 from torchtpu_dist.collectives.plan import Plan, Stage, part_of
+from torchtpu_dist.collectives.rooted import AtWork
 from torchtpu_dist.collectives.schedule import Op, Schedule
 from torchtpu_dist.mesh.network import Network
 
@@ -50,20 +48,20 @@ class Profile:
         Time is the fixed cost, and of each stage the longest chain of hops and every step's busiest link. ICI hops of
         all stages are one chain: the first hop's surplus is paid once.
         """
-        inside = [stage for stage in plan.stages if not stage.over_dcn]
+        inside = [(stage, AtWork.of(plan, stage, network)) for stage in plan.stages if not stage.over_dcn]
         between = [stage for stage in plan.stages if stage.over_dcn]
-        hops = sum(critical_hops(stage.schedule, part_of(network, stage.axes).hops) for stage in inside)
+        hops = sum(critical_hops(at_work.schedule, part_of(network, stage.axes).hops) for stage, at_work in inside)
         dcn_hops = sum(switch_hops(stage.schedule) for stage in between)
-        carried = sum((_carried(plan, stage, network) for stage in inside), Fraction(0))
+        carried = sum((_carried(stage, at_work, network) for stage, at_work in inside), Fraction(0))
         return cls(
             plan,
             hops=hops,
             fixed_us=fixed_us(network.generation) if network.num_ranks > 1 else 0.0,
             latency_us=hops_us(hops),
             transfer_by_byte=sum(
-                float(stage.share * serial_steps(stage.schedule) / stage.schedule.chunks_in_full)
+                float(stage.share * serial_steps(at_work.schedule) / stage.schedule.chunks_in_full)
                 / (part_of(network, stage.axes).unit_gbps * 1e3)
-                for stage in inside
+                for stage, at_work in inside
             ),
             dcn_hops=dcn_hops,
             dcn_latency_us=DCN_HOP_US * dcn_hops,
@@ -89,15 +87,13 @@ class Profile:
         return self.at_no_bytes_us + self.by_byte * full_bytes
 
 
-def _carried(plan: Plan, stage: Stage, network: Network) -> Fraction:
+def _carried(stage: Stage, at_work: AtWork, network: Network) -> Fraction:
     """Bytes over all links of a slice in this stage, over the bytes of the op's full array; the mean over slices."""
-    schedule, n = stage.schedule, network.torus.num_points
-    if (
-        plan.op is Op.BROADCAST and stage.op is Op.REDUCE_SCATTER
-    ):  # a scatter: each part goes from the root to its place
-        from_root = distances(Graph.of(schedule.torus), np.array([plan.root % n], np.int32))
-        return stage.share * Fraction(int(from_root.sum()), n * network.num_slices)
-    return stage.share * (n // schedule.num_ranks) * _num_transfers(schedule) / schedule.chunks_in_full
+    schedule = at_work.schedule
+    groups = Fraction(network.torus.num_points // schedule.num_ranks)
+    if at_work.slice is not None:
+        groups /= network.num_slices
+    return stage.share * groups * _num_transfers(schedule) / schedule.chunks_in_full
 
 
 def _num_transfers(schedule: Schedule) -> int:
@@ -128,7 +124,7 @@ def bound_by_byte(op: Op, network: Network) -> float:
     twice = 2 if op is Op.ALL_REDUCE else 1
     crossing = Fraction(1) if op.has_root else twice * Fraction(slices - 1, slices)
     over_dcn = float(crossing) / (1 if op is Op.ALL_TO_ALL else inside) / network.dcn_gbps
-    entering = 1.0 if op.has_root else twice * (n - 1) / n
+    entering = 1.0 if op.has_root or op is Op.ALL_REDUCE else (n - 1) / n
     return max(over_dcn, entering / (network.dcn_gbps + _corner_gbps(network))) / 1e3
 
 

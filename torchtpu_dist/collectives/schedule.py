@@ -234,6 +234,14 @@ class Schedule:
         return Step(source, destination, chunk, step.reduce)
 
 
+@dataclass(frozen=True, eq=False)
+class Ways(Schedule):
+    """The part of a reduce-scatter or an all-gather that lies on the ways of the parts from ``root``, or to it.
+
+    Each chunk makes its hops one after the other, and nothing is added. Never symmetric; not what its op promises.
+    """
+
+
 def split(num_elements: int, count: int) -> tuple[slice, ...]:
     """Cut ``num_elements`` into ``count`` consecutive slices; the first ``num_elements % count`` are one longer.
 

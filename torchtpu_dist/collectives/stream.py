@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache, partial
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import numpy as np
 
@@ -14,8 +14,10 @@ from torchtpu_dist.collectives.fabric import Fabric
 from torchtpu_dist.collectives.graph import Graph, Int64s
 from torchtpu_dist.collectives.groups import Groups, Routes
 from torchtpu_dist.collectives.latency import critical_hops
-from torchtpu_dist.collectives.loads import num_links, step_loads
+from torchtpu_dist.collectives.listing import Listing
+from torchtpu_dist.collectives.loads import LinkLoads, num_links
 from torchtpu_dist.collectives.plan import Plan, Stage
+from torchtpu_dist.collectives.rooted import AtWork
 from torchtpu_dist.collectives.schedule import Schedule
 from torchtpu_dist.errors import ScheduleError
 
@@ -39,12 +41,13 @@ class Stream:
     name: str = ""
 
     @property
-    def stages(self) -> tuple[Stage, ...]:
-        """One after the other; a schedule is a single one."""
+    def plan(self) -> Plan:
+        """:attr:`work`; a schedule is a plan of one stage."""
         if isinstance(self.work, Plan):
-            return self.work.stages
+            return self.work
         axes = tuple(range(len(self.groups.torus.sides)))
-        return (Stage(self.work.op, self.work, Fraction(1), "slice", axes),)
+        stage = Stage(self.work.op, self.work, Fraction(1), "slice", axes)
+        return Plan(self.work.op, self.work.algorithm, (stage,), self.work.root)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,9 +91,10 @@ def legs(stream: Stream, fabric: Fabric, router: Router | None = None) -> list[L
     wait_us = fixed_us(network.generation) if network.num_ranks > 1 else 0.0
     found: list[Leg] = []
     hops = 0
-    for stage in stream.stages:
-        schedule = stage.schedule
-        part = groups if stage.over_dcn else _along(groups, stage.axes)
+    for stage in stream.plan.stages:
+        at_work = AtWork.of(stream.plan, stage, network)
+        schedule = at_work.schedule
+        part = groups if stage.over_dcn else _along(groups, stage.axes, at_work.slice)
         sides = (groups.num_slices,) if stage.over_dcn else part.torus.sides
         if schedule.torus.sides != sides:
             raise ScheduleError(
@@ -100,7 +104,7 @@ def legs(stream: Stream, fabric: Fabric, router: Router | None = None) -> list[L
         chunk_bytes = float(stage.share) * stream.full_bytes / schedule.chunks_in_full
         if stage.over_dcn:
             wait_us += DCN_HOP_US * switch_hops(schedule)
-            routes = _dcn_routes(groups, fabric)
+            routes = _dcn_routes(groups, fabric, at_work.place)
         else:
             routes, more_hops = (router or partial(_straight, fabric))(part, schedule, chunk_bytes)
             own_hops = critical_hops(schedule, tuple(network.hops[axis] for axis in stage.axes)) + more_hops
@@ -123,26 +127,34 @@ def _straight_routes(fabric: Fabric, groups: Groups, symmetric: bool) -> Routes:
 
 
 @lru_cache(maxsize=64)
-def _along(groups: Groups, axes: tuple[int, ...]) -> Groups:
-    return groups.along(axes)
+def _along(groups: Groups, axes: tuple[int, ...], slice_: int | None) -> Groups:
+    return groups.along(axes) if slice_ is None else groups.in_slice(slice_)
 
 
 @lru_cache(maxsize=64)
-def _dcn_routes(groups: Groups, fabric: Fabric) -> Routes:
-    return groups.dcn_routes(fabric)
+def _dcn_routes(groups: Groups, fabric: Fabric, place: int | None) -> Routes:
+    return groups.dcn_routes(fabric, place)
 
 
-@lru_cache(maxsize=64)
-def runs(schedule: Schedule) -> tuple[tuple[int, Int64s], ...]:
+def runs(schedule: Schedule) -> Iterator[tuple[int, Int64s]]:
     """Steps in a row that load the links alike, as one: how many, and the chunks on each link in all of them together.
 
     Links are counted as in :mod:`torchtpu_dist.collectives.loads`; over a switch, ``2 * position + way``, way 0 for
     sending and 1 for receiving.
     """
+    for count, links, chunks in _runs(schedule):
+        load = np.zeros(_num_links(schedule), np.int64)
+        load[links] = count * chunks
+        yield count, load
+
+
+@lru_cache(maxsize=64)
+def _runs(schedule: Schedule) -> tuple[tuple[int, Int64s, Int64s], ...]:
+    """What :func:`runs` says, for loaded links only: of a thousand steps most load a few of a pod's links."""
     found = []
-    for _, equal in groupby(_loads(schedule), key=lambda load: load.tobytes()):
+    for _, equal in groupby(_loads(schedule), key=lambda load: (load[0].tobytes(), load[1].tobytes())):
         steps = list(equal)
-        found.append((len(steps), len(steps) * steps[0]))
+        found.append((len(steps), *steps[0]))
     return tuple(found)
 
 
@@ -156,10 +168,14 @@ def _num_links(schedule: Schedule) -> int:
     return 2 * schedule.num_ranks if isinstance(schedule, SwitchSchedule) else num_links(schedule)
 
 
-def _loads(schedule: Schedule) -> Iterator[Int64s]:
+def _loads(schedule: Schedule) -> Iterator[tuple[Int64s, Int64s]]:
+    """Step by step the links that are loaded, and the chunks on them."""
     if not isinstance(schedule, SwitchSchedule):
-        yield from step_loads(schedule)
+        loads = LinkLoads.of(Listing.of(schedule))
+        cuts = np.searchsorted(loads.step, np.arange(schedule.num_steps + 1))
+        for start, stop in pairwise(cuts.tolist()):
+            yield loads.link[start:stop], loads.chunks[start:stop]
         return
     for step in schedule.steps:
         ends = np.concatenate([2 * step.source.astype(np.int64), 2 * step.destination.astype(np.int64) + 1])
-        yield np.bincount(ends, minlength=2 * schedule.num_ranks)
+        yield np.unique(ends, return_counts=True)

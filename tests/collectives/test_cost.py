@@ -160,7 +160,13 @@ def test_large_arrays_come_near_the_bound_on_every_slice(slice_name: str) -> Non
     network = whole(slice_name)
     for op in (*GATHERS, Op.ALL_REDUCE):
         found = price(op, 2**34, network)
-        assert found.bound_us <= found.time_us <= 1.05 * found.bound_us
+        # The published bound of an all-reduce is a reduce-scatter and an all-gather; on open axes no schedule that
+        # does both can come nearer to what the links could do.
+        published_us = 2 * price(Op.ALL_GATHER, 2**34, network).bound_us if op is Op.ALL_REDUCE else found.bound_us
+        assert found.bound_us <= published_us * (1 + 1e-12)
+        assert published_us <= found.time_us <= 1.05 * published_us
+        if network.torus.is_symmetric:
+            assert found.bound_us == pytest.approx(published_us)
 
 
 class TestWhatMustHold:

@@ -22,10 +22,10 @@ def least_steps(op: Op, torus: Torus, capacity: tuple[int, ...], pieces: int) ->
     - all_gather, reduce_scatter: the foreign parts must enter (leave) every box of whole axes over the links that
       lead into it, of which the box in a corner has fewest. With a single position for a box that is the published
       ``V (n - 1) / n`` over ``2 w`` for each axis that wraps and ``w`` for each that does not.
-    - all_reduce: twice that, the published form: no reduce-scatter followed by an all-gather takes less, and where all
-      axes wrap nothing else does. Over lines it is no bound: to sum up half of the array at either end, and to spread
-      it from there, takes half as long on a long line. No schedule here does, as it would add in another order than
-      reduce-scatter.
+    - all_reduce: cut the torus into boxes of whole axes, ``p`` of them. All but one must send what they add up to, and
+      all but one receive the sum: ``2 (p - 1) V`` over the links between them. And the array must leave, and enter,
+      each box. Where all axes wrap that is the published form, twice the all-gather; on open axes it is less, as links
+      in the middle could do more than a reduce-scatter and an all-gather ask of them.
     - broadcast, reduce: the array must enter (leave) such a box.
     - all_to_all: what crosses the middle of each axis, ``S side / (8 w)`` where it wraps and ``S side / (4 w)`` where
       not (even sides); on a twisted torus all hops of all shortest ways over all links.
@@ -36,7 +36,7 @@ def least_steps(op: Op, torus: Torus, capacity: tuple[int, ...], pieces: int) ->
         case Op.ALL_GATHER | Op.REDUCE_SCATTER:
             return pieces * _gather(torus, capacity)
         case Op.ALL_REDUCE:
-            return 2 * pieces * _gather(torus, capacity)
+            return pieces * torus.num_points * max(_between_boxes(torus, capacity), _entry(torus, capacity))
         case Op.BROADCAST | Op.REDUCE:
             return pieces * _entry(torus, capacity)
         case Op.ALL_TO_ALL:
@@ -53,18 +53,41 @@ def _entry(torus: Torus, capacity: tuple[int, ...]) -> Fraction:
     return max(Fraction(1, entry) for _, entry in _boxes(torus, capacity))
 
 
+def _between_boxes(torus: Torus, capacity: tuple[int, ...]) -> Fraction:
+    """Arrays that must cross between the boxes of a partition, over the links between them, where that is most."""
+    axes = [axis for axis, side in enumerate(torus.sides) if side > 1]
+    found = []
+    for inside in _insides(torus, axes):
+        apart = torus.num_points // prod(torus.sides[axis] for axis in inside)
+        links = sum(
+            torus.num_points
+            // torus.sides[axis]
+            * (torus.sides[axis] - (0 if torus.wrap[axis] else 1))
+            * capacity[axis]
+            for axis in axes
+            if axis not in inside
+        )
+        found.append(Fraction(apart - 1, links))
+    return max(found)
+
+
+def _insides(torus: Torus, axes: list[int]) -> Iterator[tuple[int, ...]]:
+    """The axes inside of a box, for each kind of box; not all of ``axes``, and no wrap link leads out of the box."""
+    shifts = [(axis, target) for axis, shift in enumerate(torus.twist) for target, by in enumerate(shift) if by]
+    for size in range(len(axes)):
+        for inside in combinations(axes, size):
+            if not any(axis in inside and target not in inside for axis, target in shifts):
+                yield inside
+
+
 def _boxes(torus: Torus, capacity: tuple[int, ...]) -> Iterator[tuple[int, int]]:
     """Of each box of whole axes in a corner, but the whole torus: its positions, and the chunks that can enter it from
     outside in a step."""
     axes = [axis for axis, side in enumerate(torus.sides) if side > 1]
-    for size in range(len(axes)):
-        for inside in combinations(axes, size):
-            shifts = [(axis, target) for axis, shift in enumerate(torus.twist) for target, by in enumerate(shift) if by]
-            if any(axis in inside and target not in inside for axis, target in shifts):
-                continue  # a wrap link of the box leads out of it
-            box = prod(torus.sides[axis] for axis in inside)
-            ends = (capacity[axis] * (2 if torus.wrap[axis] else 1) for axis in axes if axis not in inside)
-            yield box, box * sum(ends)
+    for inside in _insides(torus, axes):
+        box = prod(torus.sides[axis] for axis in inside)
+        ends = (capacity[axis] * (2 if torus.wrap[axis] else 1) for axis in axes if axis not in inside)
+        yield box, box * sum(ends)
 
 
 def _middles(torus: Torus, capacity: tuple[int, ...]) -> Iterator[Fraction]:

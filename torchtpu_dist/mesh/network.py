@@ -2,12 +2,18 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from itertools import combinations
-from math import prod
+from math import gcd, lcm, prod
 
 from torchtpu_dist.errors import AssignmentError
 from torchtpu_dist.mesh.torus import Torus
+
+# Steps count chunks in whole units of a rate. A unit too fine would make steps too long to be dealt out evenly.
+_FINEST_RATE = 10_000  # the largest denominator of a rate in GB/s
+_MOST_UNITS = 48
+_UNITS_OF_THE_SLOWEST = 8
 
 
 @dataclass(frozen=True)
@@ -54,9 +60,20 @@ class Network:
 
     @cached_property
     def unit_gbps(self) -> float:
-        """The rate that :attr:`capacity` counts in: the slowest link in use, one direction."""
-        used = [rate for rate, side in zip(self.link_gbps, self.torus.sides, strict=True) if side > 1]
-        return min(used, default=min(self.link_gbps))
+        """The rate that :attr:`capacity` counts in: the largest of which every link in use is a whole multiple.
+
+        Links of 45 and 30 GB/s have 15. Where no such rate is near, an eighth of the slowest link.
+        """
+        used = {
+            Fraction(rate).limit_denominator(_FINEST_RATE)
+            for rate, side in zip(self.link_gbps, self.torus.sides, strict=True)
+            if side > 1
+        }
+        if not used:
+            return min(self.link_gbps)
+        denominator = lcm(*(rate.denominator for rate in used))
+        unit = Fraction(gcd(*(int(rate * denominator) for rate in used)), denominator)
+        return float(unit if max(used) / unit <= _MOST_UNITS else min(used) / _UNITS_OF_THE_SLOWEST)
 
     @cached_property
     def capacity(self) -> tuple[int, ...]:

@@ -24,7 +24,7 @@ Reduce is the mirror (:mod:`~torchtpu_dist.collectives.algorithms.reverse`).
 """
 
 from itertools import chain
-from math import ceil, floor
+from math import ceil, floor, isqrt
 from typing import TypeAlias
 
 import numpy as np
@@ -41,7 +41,7 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 
 _GROWTH = 4
 _MOST_FILLS = 8
-_MOST_TRANSFERS = 1_000_000
+_MOST_WORK = 120_000_000  # pieces times pieces times positions; a few seconds
 
 _NOT_OFFERED = np.uint8(255)
 _IN_THE_BOX = np.uint8(128)
@@ -51,17 +51,18 @@ def piece_counts(torus: Torus, capacity: tuple[int, ...], root: int) -> tuple[in
     """Numbers of pieces worth considering, ascending: from 1, which waits for hops only, to so many that only bytes do.
 
     A broadcast takes the bandwidth bound and the root's greatest distance in steps of ``1 / pieces``: with the most
-    pieces the distance adds an eighth to the bound. Fewer where that would be over a million transfers.
+    pieces the distance adds an eighth to the bound. Fewer where that would take long to schedule: on thousands of
+    positions, and on hundreds with links of many different rates.
     """
     n = torus.num_points
     if n == 1:
         return (1,)
     in_a_step = floor(1 / least_steps(Op.BROADCAST, torus, capacity, 1))
-    most = max(1, min(_MOST_FILLS * _farthest(torus, root) * in_a_step, _MOST_TRANSFERS // n))
+    most = max(1, min(_MOST_FILLS * _farthest(torus, root) * in_a_step, isqrt(_MOST_WORK // n)))
     counts = [1]
-    while counts[-1] < most:
-        counts.append(min(most, max(counts[-1] * _GROWTH, in_a_step)))
-    return tuple(counts)
+    while (more := max(counts[-1] * _GROWTH, in_a_step)) <= most // 2:
+        counts.append(more)
+    return (*counts, most) if most > 1 else (1,)
 
 
 def broadcast(torus: Torus, capacity: tuple[int, ...], root: int, pieces: int) -> Schedule:

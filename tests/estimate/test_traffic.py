@@ -126,7 +126,7 @@ def test_who_sends_more_gets_the_larger_part_of_the_torus() -> None:
         assert made.axis(heavy).physical_axes == ("x", "y")
 
 
-@pytest.mark.parametrize("name", ["v5e-16", "v5p-32", "tpu7x-16"])
+@pytest.mark.parametrize("name", ["v5e-16", "v5p-32", "tpu7x-16", "v5p:4x4x12"])
 def test_by_closed_forms_what_is_chosen_is_what_the_schedules_would_choose(name: str) -> None:
     """To within 3%, whatever the degrees, when every assignment is a candidate."""
     slice_ = Slice.parse(name)
@@ -146,4 +146,4 @@ def test_by_closed_forms_what_is_chosen_is_what_the_schedules_would_choose(name:
             sum(priced(axis.name, axis.network) for axis in assign(slice_, axes, cost, False).axes if axis.degree > 1)
             for cost in (traffic_cost(traffic), priced)
         )
-        assert best <= chosen <= 1.03 * best
+        assert best * (1 - 1e-12) <= chosen <= 1.03 * best

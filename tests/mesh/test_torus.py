@@ -152,3 +152,9 @@ def test_twists_that_mean_nothing_are_refused(
 def test_size_two_cannot_wrap() -> None:
     with pytest.raises(SliceError, match="size 2 is one link"):
         Torus((4, 2), (True, True))
+
+
+def test_boxes_are_those_that_no_wrap_link_leads_out_of() -> None:
+    assert list(Torus((4, 1, 8), (True, False, True)).boxes()) == [(), (0,), (2,)]
+    twisted = Torus((4, 4, 8), (True,) * 3, ((0, 0, 4), (0, 0, 4), (0, 0, 0)))
+    assert list(twisted.boxes()) == [(), (2,), (0, 2), (1, 2)]

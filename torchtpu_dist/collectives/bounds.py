@@ -6,7 +6,7 @@ Everything is in steps: a step is the time in which a link of capacity 1 carries
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import lru_cache
-from itertools import combinations, product
+from itertools import product
 from math import gcd, prod
 
 import numpy as np
@@ -57,7 +57,7 @@ def _between_boxes(torus: Torus, capacity: tuple[int, ...]) -> Fraction:
     """Arrays that must cross between the boxes of a partition, over the links between them, where that is most."""
     axes = [axis for axis, side in enumerate(torus.sides) if side > 1]
     found = []
-    for inside in _insides(torus, axes):
+    for inside in torus.boxes():
         apart = torus.num_points // prod(torus.sides[axis] for axis in inside)
         links = sum(
             torus.num_points
@@ -71,20 +71,11 @@ def _between_boxes(torus: Torus, capacity: tuple[int, ...]) -> Fraction:
     return max(found)
 
 
-def _insides(torus: Torus, axes: list[int]) -> Iterator[tuple[int, ...]]:
-    """The axes inside of a box, for each kind of box; not all of ``axes``, and no wrap link leads out of the box."""
-    shifts = [(axis, target) for axis, shift in enumerate(torus.twist) for target, by in enumerate(shift) if by]
-    for size in range(len(axes)):
-        for inside in combinations(axes, size):
-            if not any(axis in inside and target not in inside for axis, target in shifts):
-                yield inside
-
-
 def _boxes(torus: Torus, capacity: tuple[int, ...]) -> Iterator[tuple[int, int]]:
     """Of each box of whole axes in a corner, but the whole torus: its positions, and the chunks that can enter it from
     outside in a step."""
     axes = [axis for axis, side in enumerate(torus.sides) if side > 1]
-    for inside in _insides(torus, axes):
+    for inside in torus.boxes():
         box = prod(torus.sides[axis] for axis in inside)
         ends = (capacity[axis] * (2 if torus.wrap[axis] else 1) for axis in axes if axis not in inside)
         yield box, box * sum(ends)

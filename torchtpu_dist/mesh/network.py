@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from itertools import combinations
 from math import gcd, lcm, prod
 
 from torchtpu_dist.errors import AssignmentError
@@ -130,8 +129,10 @@ class Network:
     def _boxes(self) -> Iterator[tuple[int, float]]:
         """Of each box of whole axes, but the whole torus: its positions, and GB/s into each of them from outside."""
         sides, wrap = self.torus.sides, self.torus.wrap
-        axes = [axis for axis, side in enumerate(sides) if side > 1]
-        for size in range(len(axes)):
-            for box in combinations(axes, size):
-                into = (self.link_gbps[axis] * (2 if wrap[axis] else 1) for axis in axes if axis not in box)
-                yield prod(sides[axis] for axis in box), sum(into)
+        for inside in self.torus.boxes():
+            into = (
+                rate * (2 if wrap[axis] else 1)
+                for axis, rate in enumerate(self.link_gbps)
+                if axis not in inside and sides[axis] > 1
+            )
+            yield prod(sides[axis] for axis in inside), sum(into)

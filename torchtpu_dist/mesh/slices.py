@@ -46,9 +46,7 @@ class Slice:
 
     def __post_init__(self) -> None:
         if self.num_slices < 1:
-            raise SliceError(
-                f"a job has 1 or more slices, got {self.num_slices}: write e.g. 2*v5p-16"
-            )
+            raise SliceError(f"a job has 1 or more slices, got {self.num_slices}: write e.g. 2*v5p-16")
         if not topologies.is_allowed(self.generation, self.topology):
             raise SliceError(_no_such_topology(self.generation, self.topology))
         if self.twisted and not topologies.can_twist(self.generation, self.topology):
@@ -76,8 +74,7 @@ class Slice:
         can_twist = topologies.can_twist(generation, topology)
         if match["untwisted"] and not can_twist:
             raise SliceError(
-                f"slice {text!r}: {generation.name} {_text(topology)} is never twisted; "
-                f"write it without {_UNTWISTED}"
+                f"slice {text!r}: {generation.name} {_text(topology)} is never twisted; write it without {_UNTWISTED}"
             )
         return cls(
             generation,

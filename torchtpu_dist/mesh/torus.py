@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
+from itertools import combinations, product
 from math import prod
 
 from torchtpu_dist.errors import AssignmentError, SliceError
@@ -197,6 +197,18 @@ class Torus:
                 if self.twist
             ),
         )
+
+    def boxes(self) -> Iterator[tuple[int, ...]]:
+        """The axes of each kind of box of whole axes, from a single point () up, but the whole torus.
+
+        A box that a twisted wrap link leads out of is left out: its links are not those along the other axes alone.
+        """
+        axes = [axis for axis, side in enumerate(self.sides) if side > 1]
+        shifts = [(axis, target) for axis, shift in enumerate(self.twist) for target, by in enumerate(shift) if by]
+        for size in range(len(axes)):
+            for inside in combinations(axes, size):
+                if not any(axis in inside and target not in inside for axis, target in shifts):
+                    yield inside
 
     def check(self, point: Coordinate) -> None:
         """Raises AssignmentError for what is no point of the torus."""

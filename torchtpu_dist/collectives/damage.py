@@ -7,7 +7,8 @@
     2,3,1              this chip is dead, with all its links
     1:2,3,1            the same in slice 1 of several (slice 0 if nothing is said)
 
-Coordinates are those of chips. The link between the two devices of a chip goes with the chip.
+Coordinates are those of chips; those of a chip may stand in brackets, and spaces around commas and signs. The link
+between the two devices of a chip goes with the chip.
 """
 
 import re
@@ -21,8 +22,9 @@ from torchtpu_dist.collectives.graph import NONE, Int64s
 from torchtpu_dist.errors import SliceError
 from torchtpu_dist.mesh.torus import Coordinate
 
-_CHIP = r"\d+(?:,\d+)*"
-_FAULT = re.compile(rf"(?:(\d+):)?({_CHIP})(?:-({_CHIP})(?:=(\d*\.?\d+))?)?")
+_INDICES = r"[0-9]+(?:\s*,\s*[0-9]+)*"
+_CHIP = rf"(?:({_INDICES})|\(\s*({_INDICES})\s*\))"
+_FAULT = re.compile(rf"(?:([0-9]+)\s*:\s*)?{_CHIP}(?:\s*-\s*{_CHIP}(?:\s*=\s*([0-9]*\.?[0-9]+))?)?")
 
 
 @dataclass(frozen=True)
@@ -59,25 +61,26 @@ class Faults:
         """
         dead_links, dead_chips, slow_links = [], [], []
         for text in texts:
-            match = _FAULT.fullmatch(text.replace(" ", "").replace("(", "").replace(")", ""))
+            match = _FAULT.fullmatch(text.strip())
             if match is None:
                 raise SliceError(
                     f"{text!r} is no fault: expected a dead link 0,0,0-1,0,0, a slow one 0,0,0-1,0,0=0.5 or a dead "
                     "chip 2,3,1"
                 )
-            slice_index = int(match[1] or 0)
-            ends = [tuple(map(int, point.split(","))) for point in (match[2], match[3]) if point]
+            slice_index, left = int(match[1] or 0), match[6]
+            points = (match[2] or match[3], match[4] or match[5])
+            ends = [tuple(map(int, point.split(","))) for point in points if point]
             if len(ends) == 1:
                 dead_chips.append(Chip(ends[0], slice_index))
                 continue
             cable = Cable(ends[0], ends[1], slice_index)
-            if match[4] is None:
+            if left is None:
                 dead_links.append(cable)
-            elif 0 < float(match[4]) < 1:
-                slow_links.append((cable, float(match[4])))
+            elif 0 < float(left) < 1:
+                slow_links.append((cable, float(left)))
             else:
                 raise SliceError(
-                    f"{text!r}: a slow link has a part of its rate, above 0 and below 1; got {match[4]}. "
+                    f"{text!r}: a slow link has a part of its rate, above 0 and below 1; got {left}. "
                     "Leave the part out for a dead link"
                 )
         return cls(tuple(dead_links), tuple(dead_chips), tuple(slow_links))

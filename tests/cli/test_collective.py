@@ -13,6 +13,7 @@ from torchtpu_dist.cli import main
 from torchtpu_dist.cli.collective_report import as_object, in_words
 from torchtpu_dist.cli.group import Group, axis_names
 from torchtpu_dist.cli.question import Question
+from torchtpu_dist.cli.times import us_text
 from torchtpu_dist.collectives.cost import price
 from torchtpu_dist.collectives.schedule import Op
 from torchtpu_dist.errors import RecipeError
@@ -202,14 +203,32 @@ def test_faults(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
     assert {key: found[key] for key in KEYS} == {key: healthy[key] for key in KEYS}
     assert found["faults"]["faults"] == ["dead link 0,0,0-0,0,1", "dead chip 3,3,3", "slow link 1,1,1-1,1,2=0.5"]
     assert found["faults"]["time_us"] > found["faults"]["healthy_us"] == pytest.approx(found["time_us"])
-    assert found["faults"]["slow_down"] == found["faults"]["time_us"] / found["faults"]["healthy_us"]
+    assert found["faults"]["slow_down"] is None  # of a smaller group
     assert found["faults"]["num_ranks"] == 63
     assert command_line(monkeypatch, *command, *faults) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "faults dead link 0,0,0-0,0,1; dead chip 3,3,3; slow link 1,1,1-1,1,2=0.5" in text
-    assert f"{found['faults']['slow_down']:.3g} times as long, by " in text
-    assert "63 of 64 members" in text
+    assert "with faults 63 of 64 members go on: " in text
+    assert f" (healthy, with all 64: {us_text(found['faults']['healthy_us'])}), by re-plan" in text
+    assert " times as long" not in text
     assert healthy["faults"] is None
+
+
+def test_dead_and_slow_links_in_words() -> None:
+    question = Question.parse("all_gather", "v5p-128", "64MiB", dead_links=["0,0,0-0,0,1"])
+    found = as_object(question.price(), question, question.price_with_faults())["faults"]
+    assert found["slow_down"] == found["time_us"] / found["healthy_us"] > 1
+    text = " ".join(" ".join(in_words(question.price(), question, question.price_with_faults())).split())
+    assert f"{found['slow_down']:.3g} times as long, by {found['how']}" in text
+
+
+def test_a_group_of_which_one_member_is_left() -> None:
+    question = Question.parse("all_reduce", "v5p-8", "1MB", "y", dead_chips=["0,1,0", "1,0,0"])
+    text = " ".join(" ".join(in_words(question.price(), question, question.price_with_faults())).split())
+    assert (
+        "1 of 2 members is left in a group, with nobody to talk to: 0 us for all groups (healthy, with all 2: " in text
+    )
+    assert " times as long" not in text
 
 
 def test_a_fault_that_is_in_nobodys_way() -> None:

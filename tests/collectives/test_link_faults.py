@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchtpu_dist.collectives.algorithms import build_schedule
+from torchtpu_dist.collectives.cost import price
 from torchtpu_dist.collectives.damage import Cable, Chip, Faults
 from torchtpu_dist.collectives.damaged_torus import DamagedTorus, parts
 from torchtpu_dist.collectives.detours import Detour, Detours, Gap
@@ -36,6 +37,13 @@ def report(
     return price_with_faults(op, 16 * GIB, groups, Faults.parse(faults), root, own_axes_only)
 
 
+def refused(text: str) -> None:
+    """In one line, with examples."""
+    with pytest.raises(SliceError, match="is no fault: expected a dead link 0,0,0-1,0,0") as error:
+        Faults.parse([text])
+    assert "\n" not in str(error.value)
+
+
 class TestText:
     def test_links_and_chips(self) -> None:
         faults = Faults.parse(["0,0,0-1,0,0", " 1:(2,3,1) ", "0,0,0-0,1,0=0.5"])
@@ -43,10 +51,23 @@ class TestText:
         assert faults.dead_chips == (Chip((2, 3, 1), 1),)
         assert faults.slow_links == ((Cable((0, 0, 0), (0, 1, 0)), 0.5),)
 
-    @pytest.mark.parametrize("text", ["", "x", "0,0,0-", "0,0-1,0=", "0,0=0.5", "-1,0", "0,0-1,0-2,0"])
+    def test_brackets_and_spaces_where_they_change_nothing(self) -> None:
+        for text in ("0:0,0-1,0=0.5", "(0,0)-(1,0)=.5", " ( 0, 0 ) - 1,0 = 0.5", "0 : (0 ,0)-1 , 0=0.50"):
+            assert Faults.parse([text]).slow_links == ((Cable((0, 0), (1, 0)), 0.5),), text
+
+    @pytest.mark.parametrize(
+        "text", ["", "x", "0,0,0-", "0,0-1,0=", "0,0=0.5", "-1,0", "0,0-1,0-2,0", "0,,0", "1:1:0,0"]
+    )
     def test_anything_else_is_refused(self, text: str) -> None:
-        with pytest.raises(SliceError, match="is no fault: expected a dead link 0,0,0-1,0,0"):
-            Faults.parse([text])
+        refused(text)
+
+    @pytest.mark.parametrize("text", ["((0,0,0", "(0,0", "0,0)", "((0,0))", "(0,0-1,0)", "0,(0)", "()", "(0,0)(1,0)"])
+    def test_brackets_are_in_pairs_around_a_chip(self, text: str) -> None:
+        refused(text)
+
+    @pytest.mark.parametrize("text", ["1 2,0,0", "0,0-1,0=0. 5", "0,0\n1,0", "0,0-1,0=1e-1", "0,0-1:1,0", "\u0661,0"])
+    def test_numbers_are_as_they_are_written(self, text: str) -> None:
+        refused(text)
 
     @pytest.mark.parametrize("left", ["0", "1", "1.5", "0.0"])
     def test_a_slow_link_has_a_part_of_its_rate(self, left: str) -> None:
@@ -221,7 +242,18 @@ class TestDeadChip:
         found = report("v5p:4x4x4", Op.ALL_REDUCE, "1,2,3")
         assert (found.how, found.num_ranks, found.detours) == ("re-plan", 63, ())
         # Its neighbours receive 62 parts of 63 over 5 links, before 63 of 64 over 6.
-        assert found.slow_down == pytest.approx((62 / 63 / 5) / (63 / 64 / 6), rel=0.03)
+        assert found.time_us / found.healthy_us == pytest.approx((62 / 63 / 5) / (63 / 64 / 6), rel=0.03)
+
+    def test_a_smaller_group_is_not_compared(self) -> None:
+        found = report("v5p:4x4x4", Op.ALL_REDUCE, "1,2,3")
+        assert (found.all_ranks, found.num_ranks, found.slow_down) == (64, 63, None)
+        found = report("v5p:4x4x4", Op.ALL_REDUCE, "1,2,3-1,2,2")
+        assert (found.all_ranks, found.num_ranks) == (64, 64)
+        assert found.slow_down is not None
+
+    def test_nobody_to_talk_to(self) -> None:
+        found = report("v5p-8", Op.ALL_REDUCE, "0,1,0", "1,0,0", axes="y")
+        assert (found.all_ranks, found.num_ranks, found.slow_down, found.time_us) == (2, 1, None, 0.0)
 
     def test_both_devices_are_gone(self) -> None:
         assert report("tpu7x:2x2x4", Op.ALL_GATHER, "0,1,2").num_ranks == 30
@@ -233,7 +265,7 @@ class TestDeadChip:
         found = price_with_faults(Op.ALL_GATHER, GIB, groups, Faults.parse(["3,5"]))
         assert found.num_ranks == 7
         assert any("(2,5) to (4,5)" in detour for detour in found.detours) or found.how == "re-plan"
-        assert found.slow_down > 1.2
+        assert found.time_us > 1.2 * found.healthy_us
 
     def test_the_root(self) -> None:
         with pytest.raises(AssignmentError, match=r"broadcast: chip \(1,0,0\) is dead and has the root"):
@@ -250,7 +282,7 @@ class TestDeadChip:
             report("2*v5e-16", Op.ALL_REDUCE, "0,0")
 
     def test_nothing_is_left(self) -> None:
-        with pytest.raises(AssignmentError, match="all members of a group are on dead chips"):
+        with pytest.raises(AssignmentError, match="all 2 members of a group are on dead chips, nothing is left of it"):
             report("tpu7x-8", Op.ALL_REDUCE, "0,0,0", axes=None) and price_with_faults(
                 Op.ALL_REDUCE,
                 1,
@@ -284,15 +316,33 @@ def cases(draw: st.DrawFn) -> tuple[Groups, Op, list[str]]:
     return Groups.over_axes(slice_, list(axes)), draw(st.sampled_from(list(Op))), faults
 
 
-@settings(max_examples=15, deadline=None)
-@given(cases())
-def test_no_fault_makes_anything_faster(case: tuple[Groups, Op, list[str]]) -> None:
+@settings(max_examples=25, deadline=None)
+@given(cases(), st.sampled_from([0, 10_000, 100_000, 1_000_000, GIB]), st.data())
+def test_no_fault_makes_anything_faster(
+    case: tuple[Groups, Op, list[str]], full_bytes: int, data: st.DataObject
+) -> None:
     groups, op, faults = case
+    root = data.draw(st.integers(0, groups.num_ranks - 1)) if op.has_root else 0
     try:
-        found = price_with_faults(op, GIB, groups, Faults.parse(faults))
+        found = price_with_faults(op, full_bytes, groups, Faults.parse(faults), root)
     except AssignmentError:
         return  # cut off: what is said then is tested above
+    assert found.slow_down is not None
     assert found.slow_down >= 1 - 1e-9, (found.how, found.others)
+    assert found.healthy_us <= price(op, full_bytes, groups.network, root).time_us * (1 + 1e-9)
+
+
+def test_a_new_plan_that_is_better_anyway_is_compared_with_itself() -> None:
+    """Where the plans that are priced have more pieces than are best for this size, or fewer."""
+    groups = Groups.over_axes(Slice.parse("v5e-8"))
+    for full_bytes in range(20_000, 200_001, 20_000):
+        for fault in ("0,1-0,2", "0,0-1,0", "0,0-0,1=0.5"):
+            found = price_with_faults(Op.BROADCAST, full_bytes, groups, Faults.parse([fault]), 6)
+            asked_us = price(Op.BROADCAST, full_bytes, groups.network, 6).time_us
+            assert found.slow_down is not None
+            assert found.slow_down >= 1 - 1e-9
+            said = f"faster without faults too than the plan of the price ({asked_us:.6g} us)" in found.how
+            assert said == (found.healthy_us < asked_us * (1 - 1e-9)) == (found.time_us < asked_us * (1 - 1e-9))
 
 
 class TestDamagedTorus:

@@ -37,7 +37,8 @@ def as_object(price: Price, question: Question, faults: FaultReport | None = Non
     second. ``bound_us`` is the least that the bytes can take; ``time_over_bound`` is None where nothing has to move.
     ``num_ranks`` is the size of a group, of which ``num_groups`` run side by side. ``root`` is a position, None for an
     op without one. ``stages`` run one after the other; ``share`` is a stage's full array over that of the op. All this
-    is without faults; ``faults`` is what they do to it, None where none were asked for.
+    is without faults; ``faults`` is what they do to it, None where none were asked for. Its ``slow_down`` is None where
+    members are lost (its ``num_ranks`` go on).
     """
     group = question.group
     return {
@@ -96,7 +97,7 @@ def in_words(price: Price, question: Question, faults: FaultReport | None = None
     lines = [*wrap(title, _COLUMNS), ""]
     rows = _rows(price, question)
     if faults is not None:
-        rows += [("faults", "; ".join(question.faults_in_words)), *_fault_rows(faults, price)]
+        rows += [("faults", "; ".join(question.faults_in_words)), *_fault_rows(faults)]
     for label, text in [*rows, ("left out", _LEFT_OUT)]:
         first, *more = wrap(text, _COLUMNS - _LABEL, break_on_hyphens=False)
         lines += [f"{label:<{_LABEL}}{first}", *(" " * _LABEL + line for line in more)]
@@ -124,18 +125,26 @@ def _rows(price: Price, question: Question) -> list[tuple[str, str]]:
     return rows + _alternatives(price.alternatives)
 
 
-def _fault_rows(faults: FaultReport, price: Price) -> list[tuple[str, str]]:
+def _fault_rows(faults: FaultReport) -> list[tuple[str, str]]:
     """The time with the faults, and how it is reached."""
-    text = f"{us_text(faults.time_us)}, {faults.slow_down:.3g} times as long, by {faults.how}"
-    if faults.how == "as before":
-        text = f"{us_text(faults.time_us)}, as before: no group uses what is broken"
-    rows = [("with faults", text)]
+    rows = [("with faults", _with_faults(faults))]
     rows += [("" if number else "detours", detour) for number, detour in enumerate(faults.detours[:_MOST_DETOURS])]
     if len(faults.detours) > _MOST_DETOURS:
         rows.append(("", f"and {len(faults.detours) - _MOST_DETOURS} more"))
-    if faults.num_ranks < price.num_ranks:
-        rows.append(("", f"the groups that are hit go on with {faults.num_ranks} of {price.num_ranks} members"))
     return rows + [("" if number else "other ways", other) for number, other in enumerate(faults.others)]
+
+
+def _with_faults(faults: FaultReport) -> str:
+    """The time; against the healthy one only where the same members take part."""
+    time, left, all_ = us_text(faults.time_us), faults.num_ranks, faults.all_ranks
+    if faults.slow_down is None:
+        healthy = f"(healthy, with all {all_}: {us_text(faults.healthy_us)})"
+        if left == 1:
+            return f"1 of {all_} members is left in a group, with nobody to talk to: {time} for all groups {healthy}"
+        return f"{left} of {all_} members go on: {time} {healthy}, by {faults.how}"
+    if faults.how == "as before":
+        return f"{time}, as before: no group uses what is broken"
+    return f"{time}, {faults.slow_down:.3g} times as long, by {faults.how}"
 
 
 def slice_in_words(slice_: Slice) -> str:

@@ -42,11 +42,13 @@ class FaultReport:
     """A collective before and after.
 
     Attributes:
-        healthy_us: its time without faults.
+        healthy_us: its time without faults, by the plan of the price or by what is done now, whichever is faster.
         time_us: its time with them: until the last group is done.
-        how: ``detour``, ``re-plan``, ``re-plan and detour``, or ``as before`` where nothing uses what is dead.
+        how: ``detour``, ``re-plan``, ``re-plan and detour``, or ``as before`` where nothing uses what is dead; and
+            whether that would be faster than the plan of the price without faults too.
         detours: each in words.
-        num_ranks: members of the groups that are hit worst; less than before if chips are dead.
+        num_ranks: members that go on of the groups that are hit worst.
+        all_ranks: members of each group before.
         hottest: the links used most.
         others: the other ways in words: their time, or why they do not go.
     """
@@ -58,12 +60,18 @@ class FaultReport:
     how: str
     detours: tuple[str, ...]
     num_ranks: int
+    all_ranks: int
     hottest: tuple[HotLink, ...]
     others: tuple[str, ...]
 
     @property
-    def slow_down(self) -> float:
-        """How many times as long it takes; 1.0 where there was nothing to do."""
+    def slow_down(self) -> float | None:
+        """How many times as long it takes; 1.0 where there was nothing to do.
+
+        None where members are lost: what is left is another collective, of a smaller group.
+        """
+        if self.num_ranks < self.all_ranks:
+            return None
         return self.time_us / self.healthy_us if self.healthy_us else 1.0
 
 
@@ -100,25 +108,38 @@ def price_with_faults(
     done.sort(key=lambda outcome: outcome.simulation.total_us)
     best = done[0]
     others += [f"{outcome.how}: {outcome.simulation.total_us:.6g} us" for outcome in done[1:]]
+    time_us, healthy_us, how = best.simulation.total_us, healthy.total_us, best.how
+    if best.num_ranks == groups.num_ranks and time_us < healthy_us:
+        # All links that it takes are there without faults too, so no fault makes anything faster.
+        how += f", which is faster without faults too than the plan of the price ({healthy_us:.6g} us)"
+        healthy_us = best.without_faults(damage.healthy).total_us
     return FaultReport(
-        op,
-        full_bytes,
-        healthy.total_us,
-        best.simulation.total_us,
-        best.how,
-        tuple(_described(damage.fabric, detour) for detour in best.detours),
-        best.num_ranks,
-        best.simulation.hottest(),
-        tuple(others),
+        op=op,
+        full_bytes=full_bytes,
+        healthy_us=healthy_us,
+        time_us=time_us,
+        how=how,
+        detours=tuple(_described(damage.fabric, detour) for detour in best.detours),
+        num_ranks=best.num_ranks,
+        all_ranks=groups.num_ranks,
+        hottest=best.simulation.hottest(),
+        others=tuple(others),
     )
 
 
 @dataclass(frozen=True)
 class _Outcome:
+    """What was tried; ``work`` are the legs of each of the streams of ``simulation``."""
+
     how: str
     simulation: Simulation
+    work: Sequence[Sequence[Leg]]
     detours: tuple[Detour, ...]
     num_ranks: int
+
+    def without_faults(self, healthy: Fabric) -> Simulation:
+        """The same on a fabric without faults."""
+        return run(healthy, self.simulation.names, [0.0] * len(self.work), self.work)
 
 
 class _Task:
@@ -169,7 +190,10 @@ class _Task:
                 "cannot go on as the others do; leave that slice out, or ask for groups of one slice"
             )
         if self.gone.all(axis=1).any():
-            raise AssignmentError(f"{self.op} on {slice_}: all members of a group are on dead chips; nothing is left")
+            raise AssignmentError(
+                f"{self.op} on {slice_}: all {groups.num_ranks} members of a group are on dead chips, nothing is left "
+                "of it; ask for groups along more axes"
+            )
 
     def run(self, drops: bool) -> _Outcome:
         """Go around, or (``drops``) do without the dead links in the groups that have some.
@@ -198,7 +222,7 @@ class _Task:
             num_ranks = min(num_ranks, groups.num_ranks - len(pattern[0].gone))
         simulation = run(self.damage.fabric, tuple(names), [0.0] * len(work), work)
         how = " and ".join(word for word, used in (("re-plan", anew.any()), ("detour", router.found)) if used)
-        return _Outcome(how or "as before", simulation, tuple(router.found.values()), num_ranks)
+        return _Outcome(how or "as before", simulation, work, tuple(router.found.values()), num_ranks)
 
     def _patterns(self, anew: Bools, drops: bool) -> list[tuple[DamagedTorus, list[int]]]:
         """The groups that are planned anew, those with the same damage together."""

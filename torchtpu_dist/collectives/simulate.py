@@ -8,9 +8,8 @@ other. A stream first waits for what costs time but no bytes (start of the opera
 model, stage by stage; alone on its links it takes exactly what :func:`torchtpu_dist.collectives.cost.price` says, and
 less only where the price counts with less than there is: when a link of a group is not a whole number of times as fast
 as its slowest, and when both devices of a chip belong to a group of which one does more than the other (a broadcast),
-so that it gets more than half of the chip's links or DCN. In a
-plan with a root only those links carry something that lie between the root and who needs it
-(:mod:`torchtpu_dist.collectives.rooted`).
+so that it gets more than half of the chip's links or DCN. In a plan with a root only those links carry something that
+lie between the root and who needs it (:mod:`torchtpu_dist.collectives.rooted`).
 
 Time goes from event to event: the ends of steps and of waits. Between two of them every link is followed exactly, in
 closed form, all links at once as arrays. Two things keep them short: steps in a row that load the links alike are one

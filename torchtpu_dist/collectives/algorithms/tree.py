@@ -41,7 +41,7 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 
 _GROWTH = 4
 _MOST_FILLS = 8
-_MOST_WORK = 120_000_000  # pieces times pieces times positions; a few seconds
+_MOST_WORK = 240_000_000  # pieces times pieces times positions; a few seconds
 
 _NOT_OFFERED = np.uint8(255)
 _IN_THE_BOX = np.uint8(128)
@@ -124,15 +124,17 @@ class _Spread:
 
     def _slot(self, number: int) -> Step:
         """Fill slot ``number``, some links at a time; what has been promised to a position is not offered again."""
-        # In the order rarest first, newest first; of pieces that neighbours have alike argmin takes the first.
-        newest_first = -np.arange(len(self._holders))
-        order = np.lexsort((newest_first, self._holders) if self._rarest_first else (newest_first,))
+        may_leave = max(1, ceil((number + 1) * self._leaving_in_a_step))
+        # Only pieces that somebody misses, and of those that have never left no more than the root has links for. In the
+        # order rarest first, newest first; of pieces that neighbours have alike argmin takes the first.
+        next_ones = may_leave + len(self._links) * self._rates[0]
+        under_way = np.flatnonzero(self._holders[:next_ones] < len(self._has))
+        order = under_way[np.lexsort((-under_way, self._holders[under_way]) if self._rarest_first else (-under_way,))]
         has = self._has[:, order]
         coming = has.copy()
         near = np.zeros(has.shape, np.uint8)  # how many neighbours have a piece, or have been promised it
         for sender, receiver, _ in chain(*self._links):
             near[receiver] += has[sender]
-        may_leave = max(1, ceil((number + 1) * self._leaving_in_a_step))
         moves = []
         first = number % len(self._links)
         for sender, receiver, level in chain(*self._links[first:], *self._links[:first]):

@@ -16,7 +16,6 @@ from torchtpu_dist.collectives.algorithms.routes import distances
 from torchtpu_dist.collectives.algorithms.slots import slots
 from torchtpu_dist.collectives.damaged_torus import DamagedTorus, parts
 from torchtpu_dist.collectives.graph import NONE, Graph
-from torchtpu_dist.collectives.loads import serial_steps
 from torchtpu_dist.collectives.schedule import Op, Schedule, Step
 from torchtpu_dist.collectives.verify import verify
 from torchtpu_dist.errors import AssignmentError
@@ -26,7 +25,6 @@ MOST_POSITIONS = {Op.ALL_TO_ALL: 128}
 MOST_POSITIONS_ELSE = 512
 
 _PIECES = (1, 2, 3, 4)
-_GOOD_ENOUGH = 1.02
 _MOST_TRANSFERS = 600_000
 _PIECES_A_LINK = 4
 
@@ -78,16 +76,9 @@ def _all_gather(torus: DamagedTorus, graph: Graph, capacity: tuple[int, ...]) ->
     n = torus.num_points
     entries = ((graph.neighbour != NONE) * np.repeat(np.array(capacity), 2)).sum(axis=1)
     least = (n - 1) / int(entries.min()) if n > 1 else 0.0
-    best: tuple[float, Schedule] | None = None
-    for pieces in _PIECES:
-        if best is not None and (best[0] <= _GOOD_ENOUGH * least or pieces * n * n > _MOST_TRANSFERS):
-            break
-        schedule = gather.all_gather_in_pieces(torus, capacity, pieces)
-        waited = float(serial_steps(schedule) / pieces)
-        if best is None or waited < best[0]:
-            best = waited, schedule
-    assert best is not None
-    return best[1]
+    return gather.in_fewest_pieces(
+        torus, capacity, bound=lambda pieces: least * pieces, choices=_PIECES, most_transfers=_MOST_TRANSFERS
+    )
 
 
 class _Jobs:

@@ -16,6 +16,8 @@ direction, meet the bound where all axes are rings of one length and rate, and t
 axes of different length the copies wait for each other, lines have no second direction, and a twist no rings.
 """
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 
 from torchtpu_dist.collectives.algorithms.routes import distances
@@ -39,16 +41,41 @@ def all_gather(torus: Torus, capacity: tuple[int, ...]) -> Schedule:
     Parts are cut because whole ones do not always divide evenly over the links: 3 foreign parts over the 2 links of a
     2x2 torus take 2 steps, but 6 half parts take 3.
     """
+    return in_fewest_pieces(
+        torus,
+        capacity,
+        bound=lambda pieces: float(least_steps(Op.ALL_GATHER, torus, capacity, pieces)),
+        choices=_PIECES,
+        good_enough=1.0 if is_walk(torus) else _GOOD_ENOUGH,
+        most_transfers=_MOST_TRANSFERS,
+    )
+
+
+def in_fewest_pieces(
+    torus: Torus,
+    capacity: tuple[int, ...],
+    bound: Callable[[int], float],
+    choices: Sequence[int],
+    good_enough: float = _GOOD_ENOUGH,
+    most_transfers: int = _MOST_TRANSFERS,
+) -> Schedule:
+    """The all-gather in the first of ``choices`` of pieces that comes near enough to its bound, or that is nearest.
+
+    Args:
+        bound: the least number of steps in so many pieces; 0 where nothing has to move.
+        choices: ascending, one at least.
+        good_enough: steps over the bound that end the search.
+        most_transfers: listed ones; a schedule of more is built only where it is the first.
+    """
     best: tuple[float, Schedule] | None = None
-    for pieces in _PIECES:
-        if best is not None and pieces * torus.num_points * len(Graph.of(torus).bases) > _MOST_TRANSFERS:
+    for pieces in choices:
+        if best is not None and pieces * torus.num_points * len(Graph.of(torus).bases) > most_transfers:
             break
-        schedule = all_gather_in_pieces(torus, capacity, pieces)
-        bound = least_steps(Op.ALL_GATHER, torus, capacity, pieces)
-        ratio = float(serial_steps(schedule) / bound) if bound else 1.0
+        schedule, least = all_gather_in_pieces(torus, capacity, pieces), bound(pieces)
+        ratio = float(serial_steps(schedule)) / least if least else 1.0
         if best is None or ratio < best[0] - 1e-9:
             best = ratio, schedule
-        if best[0] <= (1.0 if is_walk(torus) else _GOOD_ENOUGH):
+        if best[0] <= good_enough + 1e-12:
             break
     assert best is not None
     return best[1]
@@ -103,8 +130,10 @@ def _last_ports(graph: Graph, into: Ints, away: Ints, capacity: tuple[int, ...],
 
     A part arrives from a neighbour that is nearer to its owner. Of these links into a position each part takes the one
     that has least to carry so far, the parts with fewest choices first, then those from near (those from afar first
-    would leave a link between two rings with parts that come late only: 6% more on 8x2x4). What a position chooses is
-    no matter to any other, so all positions choose at once, or one for each orbit, as its translates do the same.
+    would leave a link between two rings with parts that come late only: 6% more on 8x2x4), but of odd pieces those from
+    afar, so that pieces do not all go the same way (14% more on 2x2x3 with links of 3, 2 and 6). What a position
+    chooses is no matter to any other, so all positions choose at once, or one for each orbit, as its translates do the
+    same.
     """
     ports = [port for port in range(graph.num_ports) if (into[:, port] != NONE).any()]
     there = into[:, ports]
@@ -113,15 +142,17 @@ def _last_ports(graph: Graph, into: Ints, away: Ints, capacity: tuple[int, ...],
     orbits, n = len(graph.bases), graph.num_positions
     owner, position = np.divmod(np.arange(orbits * n), n)
     choices = nearer.sum(axis=2).ravel()
-    order = np.lexsort((position, owner, away.ravel(), choices, graph.orbit[position])).reshape(orbits, n)
-    order = order[:, 1:]  # without the owner itself, which has no choice at all
+    orders = [
+        np.lexsort((position, owner, distance, choices, graph.orbit[position])).reshape(orbits, n)
+        for distance in (away.ravel(), -away.ravel())
+    ]
     rate = np.array([capacity[port // 2] for port in ports], float)
     nearer = nearer.reshape(orbits * n, len(ports))
     load = np.zeros((orbits, len(ports)))
     every = np.arange(orbits)
     last = np.full((pieces, orbits * n), NONE, np.int32)
     for piece in range(pieces):
-        for part in order.T:
+        for part in orders[piece % 2].T[1:]:  # without the owner itself, which has no choice at all
             cost = np.where(nearer[part], (load + 1) / rate, np.inf)
             chosen = cost.argmin(axis=1)
             load[every, chosen] += 1

@@ -125,8 +125,8 @@ class _Spread:
     def _slot(self, number: int) -> Step:
         """Fill slot ``number``, some links at a time; what has been promised to a position is not offered again."""
         may_leave = max(1, ceil((number + 1) * self._leaving_in_a_step))
-        # Only pieces that somebody misses, and of those that have never left no more than the root has links for. In the
-        # order rarest first, newest first; of pieces that neighbours have alike argmin takes the first.
+        # Only pieces that somebody misses, and of those that have never left no more than the root has links for, in
+        # the order rarest first, newest first; of pieces that neighbours have alike argmin takes the first.
         next_ones = may_leave + len(self._links) * self._rates[0]
         under_way = np.flatnonzero(self._holders[:next_ones] < len(self._has))
         order = under_way[np.lexsort((-under_way, self._holders[under_way]) if self._rarest_first else (-under_way,))]

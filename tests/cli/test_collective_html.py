@@ -1,6 +1,7 @@
 """The film of a collective: what it shows is what the schedule does, and the page stands alone."""
 
 import re
+from collections import Counter
 from fractions import Fraction
 from itertools import pairwise
 
@@ -46,8 +47,8 @@ def group(name: str, axes: str) -> Group:
     return Group.parse(Slice.parse(name), axes)
 
 
-def held_by_sets(schedule) -> list[tuple[list[Fraction], list[Fraction]]]:
-    """(arrived, has) of every position after every step, by sets of contributions over the explicit schedule."""
+def held_by_sets(schedule) -> list[tuple[list[Fraction], list[Fraction], list[Fraction], Fraction]]:
+    """(arrived, has, to_add, added) after every step, by sets of contributions over the explicit schedule."""
     schedule = schedule.explicit()
     n, op = schedule.num_ranks, schedule.op
     held = [[set[int]() for _ in range(n)] for _ in range(schedule.num_chunks)]
@@ -55,27 +56,40 @@ def held_by_sets(schedule) -> list[tuple[list[Fraction], list[Fraction]]]:
         for position in schedule.contributors(chunk):
             row[position].add(position)
     followed = [c for c in range(schedule.num_chunks) if is_followed_chunk(schedule, c)]
-    has = [[bool(held[c][p]) for p in range(n)] for c in followed]
+    holds = [[bool(held[c][p]) for p in range(n)] for c in followed]
+    adding = [step.reduce for step in schedule.steps]
+    ends = [[end for _, end, _ in step.transfers()] for step in schedule.steps if step.reduce]
+    to_do = Counter(end for row in ends for end in row)
 
-    def state():
+    def state(number: int):
         arrived = []
+        summing = op.reduces and (adding or [False])[max(0, number - 1)]
+        done = Counter(end for row in ends[:number] for end in row)
         for position in range(n):
             whole = [len(schedule.contributors(chunk)) for chunk in range(schedule.num_chunks)]
             share = [Fraction(len(held[chunk][position]), whole[chunk]) for chunk in range(schedule.num_chunks)]
             own = [share[c] for c in range(schedule.num_chunks) if schedule.chunk(c).part == position]
-            if op in (Op.REDUCE_SCATTER, Op.ALL_TO_ALL):
+            if op is Op.ALL_TO_ALL:
                 arrived.append(sum(own) / len(own))
+            elif op is Op.REDUCE_SCATTER or (op is Op.ALL_REDUCE and summing):
+                arrived.append(Fraction(done[position], to_do[position]))
             elif op is Op.ALL_REDUCE:
-                arrived.append((sum(own) / len(own) + Fraction(share.count(1), len(share))) / 2)
+                arrived.append(Fraction(share.count(1), len(share)))
             else:
                 arrived.append(sum(share) / len(share))
         if op is Op.ALL_TO_ALL:
             block = [[held[c][p] for c in followed if schedule.chunk(c).part == p] for p in range(n)]
-            return arrived, [Fraction(sum(map(bool, own)), len(own)) for own in block]
-        return arrived, [Fraction(sum(row[p] for row in has), len(has)) for p in range(n)]
+            return arrived, [Fraction(sum(map(bool, own)), len(own)) for own in block], [Fraction(0)] * n, Fraction(1)
+        all_of = [[held[c][p] == set(schedule.contributors(c)) for p in range(n)] for c in followed]
+        has = [Fraction(sum(row[p] for row in all_of), len(followed)) for p in range(n)]
+        to_add = [
+            Fraction(sum(mine[p] and not full[p] for mine, full in zip(holds, all_of, strict=True)), len(followed))
+            for p in range(n)
+        ]
+        return arrived, has, to_add, Fraction(done.total(), to_do.total()) if to_do else Fraction(1)
 
-    states = [state()]
-    for step in schedule.steps:
+    states = [state(0)]
+    for number, step in enumerate(schedule.steps, 1):
         sent = [(chunk, source, end, set(held[chunk][source])) for source, end, chunk in step.transfers()]
         for chunk, source, end, what in sent:
             held[chunk][end] = held[chunk][end] | what if step.reduce else what
@@ -83,9 +97,9 @@ def held_by_sets(schedule) -> list[tuple[list[Fraction], list[Fraction]]]:
                 held[chunk][source] = set()
             if chunk in followed:
                 if step.reduce:
-                    has[followed.index(chunk)][source] = False
-                has[followed.index(chunk)][end] = True
-        states.append(state())
+                    holds[followed.index(chunk)][source] = False
+                holds[followed.index(chunk)][end] = True
+        states.append(state(number))
     return states
 
 
@@ -103,9 +117,22 @@ def test_what_has_arrived_is_what_sets_say(op, torus):
     expected = held_by_sets(schedule)
     found = list(arrivals(schedule))
     assert len(found) == schedule.num_steps + 1
-    for state, (arrived, has) in zip(found, expected, strict=True):
+    for state, (arrived, has, to_add, added) in zip(found, expected, strict=True):
         assert state.arrived == pytest.approx([float(part) for part in arrived])
         assert state.has == pytest.approx([float(part) for part in has])
+        assert state.to_add == pytest.approx([float(part) for part in to_add])
+        assert state.added == pytest.approx(float(added))
+
+
+def test_an_all_reduce_has_its_sum_in_one_place_before_it_is_spread():
+    schedule = build_schedule(Op.ALL_REDUCE, Torus((4, 4), (False, False)))
+    found = list(arrivals(schedule))
+    first, summed, last = found[0], [state for state in found if state.summing][-1], found[-1]
+    assert (first.summing, first.added, first.to_add.tolist(), first.has.any()) == (True, 0, [1] * 16, False)
+    assert (summed.added, summed.has.tolist(), summed.to_add.any()) == (1, [1] + [0] * 15, False)
+    assert summed.arrived.tolist() == [1] * 16  # all additions of every chip
+    assert (last.summing, last.has.tolist(), last.arrived.tolist()) == (False, [1] * 16, [1] * 16)
+    assert [state.summing for state in found] == sorted((state.summing for state in found), reverse=True)
 
 
 @pytest.mark.parametrize("op", [Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_REDUCE, Op.ALL_TO_ALL])
@@ -116,6 +143,8 @@ def test_a_symmetric_schedule_arrives_as_its_explicit_form(op):
     for short, long in zip(arrivals(schedule), arrivals(explicit), strict=True):
         assert short.arrived == pytest.approx(long.arrived)
         assert short.has == pytest.approx(long.has)
+        assert short.to_add == pytest.approx(long.to_add)
+        assert (short.added, short.summing) == (pytest.approx(long.added), long.summing)
     moved = sum(int(is_followed(explicit, step).sum()) for step in explicit.steps)
     assert moved == sum(int(is_followed(schedule, step).sum()) for step in schedule.steps)
 

@@ -13,21 +13,22 @@ from torchtpu_dist.collectives.graph import coordinates
 from torchtpu_dist.collectives.plan import Stage
 from torchtpu_dist.collectives.schedule import Op
 
+_SHARES = "(purple: holds a share still to be added; green: the sum)"
 _MEANING = {
     Op.ALL_GATHER: "what it has of the gathered array",
-    Op.REDUCE_SCATTER: "what is summed up of its part",
-    Op.ALL_REDUCE: "its own sum, then all others",
+    Op.REDUCE_SCATTER: "how many of its additions are done",
+    Op.ALL_REDUCE: "what it has of the finished sum",
     Op.ALL_TO_ALL: "what it got of the blocks meant for it",
     Op.BROADCAST: "what it has of the root's array",
     Op.REDUCE: "what it has summed up",
 }
 _FOLLOWED = {
     Op.ALL_GATHER: "The part of {chip} on its way (green: has it)",
-    Op.REDUCE_SCATTER: "One part, summed up at {chip} (green: has a sum to pass on)",
-    Op.ALL_REDUCE: "One part, summed up at {chip}, then spread (green: has it)",
+    Op.REDUCE_SCATTER: f"summed up at {{chip}} {_SHARES}",
+    Op.ALL_REDUCE: "spread from {chip}, where it was summed up (green: has the sum)",
     Op.ALL_TO_ALL: "What {chip} sends (green: has got its block)",
     Op.BROADCAST: "The first piece on its way from {chip} (green: has it)",
-    Op.REDUCE: "The first piece on its way to {chip} (green: has a sum to pass on)",
+    Op.REDUCE: f"The first piece, summed up at {{chip}} {_SHARES}",
 }
 
 
@@ -72,6 +73,7 @@ class Captions:
             parts.append(f"One of {self.group.num_groups} groups is drawn; all run side by side.")
         if SLICE in self.group.axes:
             parts.append(f"Slice {self.slice_drawn} is drawn.")
+        parts.append("Play runs the film; the slider goes to any moment of it.")
         return " ".join(parts)
 
     @property
@@ -95,11 +97,14 @@ class Captions:
         """Of picture ``number``: 0 is all traffic, 1 the part that is followed."""
         stage = self._stage(frame)
         op = stage.schedule.op
+        if op is Op.ALL_REDUCE and frame.state.summing:
+            op = Op.REDUCE_SCATTER  # which is its first half
         if number == 0:
             return f"<b>All traffic</b>   blue of a chip: {_MEANING[op]}"
         chip = self.position_names[self.origin]
         if stage.over_dcn:
-            return "<b>One part</b>   each chip talks to those at its own place in the other slices (green: has it)"
+            key = _SHARES if frame.state.summing else "(green: has it)"
+            return f"<b>One part</b>   each chip talks to those at its own place in the other slices {key}"
         if len(stage.axes) < len(self.group.network.torus.sides):
             chip = "the first of each line"
         return f"<b>One part</b>   {_FOLLOWED[op].format(chip=chip)}"
@@ -120,12 +125,13 @@ class Captions:
         parts.append(f"<b>{us_text(frame.elapsed_us)}</b> of {us_text(self.price.time_us)}")
         parts.append(f"<b>{frame.moved:.0%}</b> of the traffic is done")
         arrived = frame.state.arrived
-        if stage.schedule.op is Op.REDUCE:
-            parts.append(f"<b>{arrived[self.origin]:.0%}</b> has arrived at the root")
+        if frame.state.summing:
+            parts.append(f"summing up: <b>{frame.state.added:.0%}</b> added")
         else:
             low, high = f"{arrived.min():.0%}", f"{arrived.max():.0%}"
             apart = "at every chip" if low == high else f"on average, {low} to {high} a chip"
-            parts.append(f"<b>{arrived.mean():.0%}</b> has arrived {apart}")
+            spreading = "spreading: " * (stage.schedule.op is Op.ALL_REDUCE)
+            parts.append(f"{spreading}<b>{arrived.mean():.0%}</b> has arrived {apart}")
         return "   ·   ".join(parts)
 
     def axis_names(self) -> list[str]:

@@ -20,7 +20,8 @@ from torchtpu_dist.collectives.cost import Price
 
 MOST_FRAMES = 60
 _SECONDS = 15  # a film plays about so long
-_HEIGHT, _TOP, _BOTTOM = 900, 150, 130  # pixels
+_HEIGHT, _TOP, _BOTTOM = 1000, 150, 130  # pixels; the page is as high as its window, and sizes are chosen for this one
+_LEAST_HEIGHT = 640
 _PLOT_HEIGHT = _HEIGHT - _TOP - _BOTTOM
 _WIDTH = 1340  # of the plot area, for which sizes are chosen
 
@@ -28,11 +29,20 @@ _WIDTH = 1340  # of the plot area, for which sizes are chosen
 def write_html(price: Price, group: Group, path: Path) -> None:
     """Write the film of ``price``, which is one of ``group``, to ``path``."""
     page = figure(price, group)
-    page.write_html(path, include_plotlyjs=True, auto_play=False, config={"displaylogo": False, "responsive": True})
+    text = page.to_html(
+        include_plotlyjs=True,
+        auto_play=False,
+        default_height="100vh",
+        config={"displaylogo": False, "responsive": True},
+    )
+    style = f"<style>body {{ margin: 0 }} .plotly-graph-div {{ min-height: {_LEAST_HEIGHT}px }}</style>"
+    path.write_text(
+        text.replace("<head>", f"<head><title>{page.layout.title.text}</title>{style}", 1), encoding="utf-8"
+    )
 
 
 def figure(price: Price, group: Group) -> Any:
-    """The plotly figure, which shows the first frame."""
+    """The plotly figure, which opens with the first frame that shows traffic."""
     frames, places = film(price, group.network, MOST_FRAMES), Places.of(group.network.torus)
     captions = Captions(price, group, frames)
     panels = [Panel(places, captions, number, *fit) for number, fit in enumerate(_fits(places))]
@@ -41,13 +51,14 @@ def figure(price: Price, group: Group) -> Any:
     changes = [[trace for panel in panels for trace in panel.changes(frame)] for frame in frames]
     notes = [_notes(panels, captions, frame) for frame in frames]
     numbers = list(range(len(still), len(still) + len(moving)))
+    opening = next((number for number, frame in enumerate(frames) if frame.stop > frame.first), 0)
     return go.Figure(
-        data=[*still, *(_merged(trace, change) for trace, change in zip(moving, changes[0], strict=True))],
+        data=[*still, *(_merged(trace, change) for trace, change in zip(moving, changes[opening], strict=True))],
         frames=[
             go.Frame(name=str(number), data=change, traces=numbers, layout={"annotations": note})
             for number, (change, note) in enumerate(zip(changes, notes, strict=True))
         ],
-        layout=_layout(panels, captions, frames, notes[0]),
+        layout=_layout(panels, captions, frames, opening, notes[opening]),
     )
 
 
@@ -105,7 +116,7 @@ def _notes(panels: Sequence[Panel], captions: Captions, frame: Frame) -> list[di
 
 
 def _layout(
-    panels: Sequence[Panel], captions: Captions, frames: Sequence[Frame], notes: list[dict[str, Any]]
+    panels: Sequence[Panel], captions: Captions, frames: Sequence[Frame], opening: int, notes: list[dict[str, Any]]
 ) -> dict[str, Any]:
     pause = round(min(500.0, 1000 * _SECONDS / len(frames)))
     at_once = {"mode": "immediate", "frame": {"duration": 0, "redraw": True}, "transition": {"duration": 0}}
@@ -130,13 +141,12 @@ def _layout(
         },
         "font": {"family": "Helvetica, Arial, sans-serif", "color": INK},
         "template": "none",
-        "height": _HEIGHT,
         "margin": {"l": 30, "r": 30, "t": _TOP, "b": _BOTTOM},
         "legend": {"orientation": "h", "x": 0, "y": 0, "yanchor": "top", "xanchor": "left", "itemclick": False},
         "annotations": notes,
         "sliders": [
             {
-                "active": 0,
+                "active": opening,
                 "steps": steps,
                 "x": 0.12,
                 "len": 0.88,

@@ -5,7 +5,7 @@ what has arrived by running them. Of several slices one is filmed: that of the r
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -148,4 +148,5 @@ class _Movement:
         for number, state in enumerate(arrivals(self.stage.schedule)):
             while wanted and wanted[0] == number:
                 wanted.pop(0)
-                yield Arrival(state.arrived[self.place], state.has[self.place])
+                has, to_add = state.has[self.place], state.to_add[self.place]
+                yield replace(state, arrived=state.arrived[self.place], has=has, to_add=to_add)

@@ -22,7 +22,7 @@ Levels = npt.NDArray[np.uint8]
 
 IDLE, _EMPTY = "#DCE1E6", "#F4F6F8"
 BUSY = ("#F9D3A0", "#F2A040", "#DD5F14", "#A32408")  # up to a quarter of what the link can carry, a half, ...
-_ARRIVED, PART = "#0072B2", "#009E73"
+_ARRIVED, PART, _SHARE = "#0072B2", "#009E73", "#8E5A9E"
 _MOST_LABELS = 64  # with more chips nothing is written on them
 
 
@@ -67,7 +67,8 @@ class Panel:
             line = {"width": (3.5, 4.5)[self.number]} | _scale(colours, len(colours) - 1)
             lanes = [self._trace("lines", line=line) | self._at(_with_gaps(self.places.lanes))]
         chips = {"size": self._chip, "line": {"width": 1, "color": QUIET}, "opacity": 1}
-        chips |= _scale((_EMPTY, (_ARRIVED, PART)[self.number]), 1)
+        # A share that is still to be added counts as less than nothing, see _values.
+        chips |= _scale((_SHARE, _EMPTY, PART), 1, -1) if self.number else _scale((_EMPTY, _ARRIVED), 1)
         return [*lanes, self._trace("markers+text" if self._has_labels else "markers", marker=chips) | self._named()]
 
     def changes(self, frame: Frame) -> list[Trace]:
@@ -83,13 +84,25 @@ class Panel:
             changes.append(self._at(busy[:, 0] + 0.62 * way) | {"marker": marker})
         else:
             changes.append({"line": {"color": np.repeat(levels, 3)}})
-        values = frame.state.has if self.number else frame.state.arrived
+        values = self._values(frame)
         chips: Trace = {"marker": {"color": np.round(values, 3).astype(np.float32)}}
         if self._has_labels:
-            chips |= {"text": [f"{value:.0%}" for value in values]}
-            chips |= {"textfont": {"color": [("white", INK)[int(value < 0.55)] for value in values]}}
+            chips |= {"text": [f"{value:.0%}" for value in np.abs(values)]}
+            chips |= {"textfont": {"color": [("white", INK)[int(value < 0.55)] for value in np.abs(values)]}}
+        if self.number:
+            words = np.where(values < 0, "held to be added", "here")
+            chips |= {
+                "customdata": [
+                    f"{abs(value):.0%} of the part is {word}" for value, word in zip(values, words, strict=True)
+                ]
+            }
         changes.append(chips)
         return [{"type": "scatter" if self.places.flat else "scatter3d"} | change for change in changes]
+
+    def _values(self, frame: Frame) -> Floats:
+        """Of each chip: what has arrived; of one part what is there, or else minus the share that is to be added."""
+        state = frame.state
+        return np.where(state.has > 0, state.has, -state.to_add) if self.number else state.arrived
 
     @property
     def _colours(self) -> tuple[str, ...]:
@@ -124,7 +137,7 @@ class Panel:
 
     def _named(self) -> Trace:
         """Where the chips are and what is said when the mouse is on one."""
-        what = "%{marker.color:.0%} has arrived" if self.number == 0 else "%{marker.color:.0%} of the part is here"
+        what = "%{customdata}" if self.number else "%{marker.color:.0%}: what the blue says"
         return self._at(self.places.chips) | {
             "hoverinfo": "all",
             "hovertext": self.captions.position_names,
@@ -151,7 +164,7 @@ def _with_gaps(lanes: Floats) -> Floats:
     return np.concatenate([lanes, np.full((len(lanes), 1, 3), np.nan)], axis=1).reshape(-1, 3)
 
 
-def _scale(colours: Sequence[str], top: int) -> Trace:
-    """Numbers from 0 to ``top`` as ``colours``."""
+def _scale(colours: Sequence[str], top: int, bottom: int = 0) -> Trace:
+    """Numbers from ``bottom`` to ``top`` as ``colours``."""
     stops = [[number / (len(colours) - 1), colour] for number, colour in enumerate(colours)]
-    return {"colorscale": stops, "cmin": 0, "cmax": top, "showscale": False}
+    return {"colorscale": stops, "cmin": bottom, "cmax": top, "showscale": False}

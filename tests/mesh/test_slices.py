@@ -83,8 +83,29 @@ def test_shapes(generation: str) -> None:
         assert "x".join(map(str, slice_.topology)) == shape
         assert Slice.parse(slice_.name) == slice_
     for shape in NO_SHAPES[generation]:
-        with pytest.raises(SliceError, match=f"no {generation} slice has this topology; nearest: {generation}"):
+        said = rf"no {generation} slice has this topology( \(a .* job has at most .*\))?; nearest: {generation}"
+        with pytest.raises(SliceError, match=said):
             Slice.parse(f"{generation}:{shape}")
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("v5p:8x4x4", "nearest: v5p:4x4x8 (sides in ascending order)"),
+        ("v5p:16x16x28", "a v5p job has at most 6,144 chips (16x16x24)"),
+        ("v5p-99999998", "a v5p job has at most 6,144 chips"),
+        ("v5p:3x3x3", "or AxBxC of multiples of 4, A<=B<=C"),
+        ("v4:3x3x3", "or AxBxC of multiples of 4, in any order"),
+        ("v5p-256_twisted", "twisted is the default; write v5p-256"),
+        ("v5p-128_twisted", "this slice is never twisted; write v5p-128"),
+        ("v5pp-8", "did you mean 'v5p'?"),
+        ("h100-8", "no TPU generation is called 'h100'. Generations: v2, v3, v4"),
+    ],
+)
+def test_a_refusal_says_the_rule(name: str, complaint: str) -> None:
+    with pytest.raises(SliceError) as refused:
+        Slice.parse(name)
+    assert complaint in str(refused.value)
 
 
 def test_canonical_names() -> None:
@@ -171,8 +192,8 @@ REFUSED = {
     "tpu7x-4": r"nearest: tpu7x-2 \(1x1x1\) and tpu7x-8 \(2x2x1\)",
     "v5e-512": r"nearest: v5e-256 \(16x16\)$",
     "v3-16": r"nearest: v3-8 \(2x2\) and v3-32 \(4x4\)",
-    "v5e:4x2": r"no v5e slice has this topology; nearest: v5e:2x4; v5e slices are e\.g\. v5e-1 \(1x1\)",
-    "v5p:8x4x4": r"nearest: v5p:4x4x8;",
+    "v5e:4x2": r"no v5e slice has this topology; nearest: v5e:2x4 \(sides in ascending order\); v5e slices are e\.g\. v5e-1 \(1x1\)",
+    "v5p:8x4x4": r"nearest: v5p:4x4x8 \(sides in ascending order\);",
     "v5p:2x8": r"nearest: v5p-32 \(2x2x4\);",
     "v5p:2x2x3": r"nearest: v5p-16 \(2x2x2\) and v5p-32 \(2x2x4\);",
     "v5p:16x16x28": r"nearest: v5p-12288 \(16x16x24\);",

@@ -30,6 +30,7 @@ _NAME = re.compile(
 )
 _BY_NAME = {name: generation for generation in GENERATIONS.values() for name in (generation.name, *generation.aliases)}
 _UNTWISTED = "_untwisted"
+_TWISTED = "_twisted"
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,11 @@ class Slice:
         """The slice called ``text``. Raises SliceError that says what is wrong and which names are near."""
         match = _NAME.fullmatch(text.strip().lower())
         if match is None:
+            bare = text.strip().lower().removesuffix(_TWISTED)
+            if bare != text.strip().lower() and _NAME.fullmatch(bare):
+                twisted = cls.parse(bare).twisted
+                why = "twisted is the default" if twisted else "this slice is never twisted"
+                raise SliceError(f"slice {text!r}: {why}; write {bare}")
             raise SliceError(
                 f"{text!r} is not the name of a TPU slice: expected <generation>-<number> or <generation>:<sides>, "
                 f"e.g. {EXAMPLES}"
@@ -176,9 +182,10 @@ class Slice:
 def _generation(name: str, text: str) -> Generation:
     if name in _BY_NAME:
         return _BY_NAME[name]
-    near = get_close_matches(name, _BY_NAME, n=1, cutoff=0.0)[0]
+    near = get_close_matches(name, _BY_NAME, n=1)
+    guess = f"; did you mean {near[0]!r}?" if near else "."
     raise SliceError(
-        f"slice {text!r}: no TPU generation is called {name!r}; did you mean {near!r}? "
+        f"slice {text!r}: no TPU generation is called {name!r}{guess} "
         f"Generations: {', '.join(_BY_NAME)}; slices are written {EXAMPLES}"
     )
 
@@ -190,9 +197,11 @@ def _topology_of_count(generation: Generation, count: int, text: str) -> Topolog
         # An odd number of cores lies between two numbers of chips; either side of it is near enough.
         names = " and ".join(_by_count(generation, chips) for chips in _counts_beside(generation, count))
         unit = f"cores, {per_chip} a chip" if generation.name_counts == "cores" else "chips"
+        most = generation.max_slice_chips
+        limit = f"; a {generation.name} job has at most {most:,} chips" if count > most * per_chip else ""
         raise SliceError(
             f"slice {text!r}: no {generation.name} slice has {count} {generation.name_counts} "
-            f"(the number counts {unit}); nearest: {names}"
+            f"(the number counts {unit}){limit}; nearest: {names}"
         )
     return topology
 
@@ -207,15 +216,23 @@ def _counts_beside(generation: Generation, count: int) -> list[int]:
 
 def _no_such_topology(generation: Generation, topology: Topology) -> str:
     turned = tuple(sorted(topology))
+    why = ""
     if topologies.is_allowed(generation, turned):
-        near = f"{generation.name}:{_text(turned)}"
+        near = f"{generation.name}:{_text(turned)} (sides in ascending order)"
     else:
         counts = topologies.nearest_counts(generation, prod(topology))
         near = " and ".join(_by_count(generation, chips) for chips in counts)
+        if prod(topology) > generation.max_slice_chips:
+            largest = topologies.topology_of(generation, generation.max_slice_chips)
+            assert largest is not None
+            why = f" (a {generation.name} job has at most {generation.max_slice_chips:,} chips ({_text(largest)}))"
     examples = ", ".join(_by_count(generation, chips) for chips in topologies.chip_counts(generation)[:6])
+    if generation.torus_dims == 3:
+        order = "in any order" if generation.name == "v4" else "A<=B<=C"
+        examples += f", or AxBxC of multiples of 4, {order}"
     return (
-        f"slice {generation.name}:{_text(topology)}: no {generation.name} slice has this topology; nearest: {near}; "
-        f"{generation.name} slices are e.g. {examples}"
+        f"slice {generation.name}:{_text(topology)}: no {generation.name} slice has this topology{why}; "
+        f"nearest: {near}; {generation.name} slices are e.g. {examples}"
     )
 
 

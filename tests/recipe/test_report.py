@@ -75,8 +75,8 @@ def test_assignment_table_has_axes_walk_hops_and_what_a_device_gets() -> None:
     assert table["dp_replicate"] == ["1", "-", "-", "-", "-"]
     text = dry_run("llama3_debug", "slice=4*v5e-8", "parallelism.data_parallel_replicate_degree=2")
     table = rows(text, "device mesh", "traffic")
-    assert table["dp_replicate"] == ["2", "slice[::2]", "switch", "-", "3.1 (DCN)"]
-    assert table["dp_shard"] == ["8", "slice[:2]+y", "switch, line", "1", "45, 3.1 (DCN)"]
+    assert table["dp_replicate"] == ["2", "slice[::2]", "DCN", "-", "3.1 (DCN)"]
+    assert table["dp_shard"] == ["8", "slice[:2]+y", "DCN, line", "1", "45, 3.1 (DCN)"]
     assert "parts as Python slices: x[:4] is four neighbours" in text
     assert "parts as Python" not in dry_run("llama3_8b_v5p_128")
 
@@ -87,6 +87,10 @@ def test_traffic_table_names_what_is_sent() -> None:
     gathered = next(line.split() for line in lines if "weights, block" in line)
     # 2 gathers of 32 blocks in 4 passes; a block of 218 M parameters in bfloat16, a quarter of it on each tp rank
     assert gathered[:7] == ["dp_shard", "all_gather", "weights,", "block", "256", "104.0", "MiB"]
+    total = next(line.split() for line in lines if line.startswith("all "))
+    times = [float(line.split()[-1].replace(",", "")) for line in lines if line.startswith(("dp_", "tp", "pp", "cp"))]
+    assert float(total[1].replace(",", "")) == pytest.approx(sum(times), abs=0.5 * len(times))
+    assert "left out: sums of single numbers (loss, token count, gradient norm)" in lines
     assert "traffic" not in dry_run("llama3_debug", "slice=v5e-1", "parallelism.tensor_parallel_degree=1")
 
 
@@ -98,6 +102,12 @@ def test_tables_of_a_large_job_are_not_cut_either() -> None:
     assert "…" not in tables
     assert "dp_replicate   all_reduce       gradients, block" in tables
     assert max(len(line) for line in tables.splitlines() if "dp_replicate=" not in line) <= 80
+
+
+def test_no_figure_is_cut_in_a_narrow_terminal() -> None:
+    text = dry_run("llama3_8b_v5p_128", width=60)
+    assert "…" not in text
+    assert "8,030,261,248" in text
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -147,7 +157,9 @@ def test_of_several_slices_the_first_is_drawn_and_the_others_are_told() -> None:
     assert "2*v5e-8: 2 slices of 8 chips, 2x4, no axis wraps; 2 hosts, 16 devices" in two
     assert "slice 0 is drawn; at the same place the rank is 8 higher in slice 1\n" in two
     three = head("slice=3*v5e-8", "parallelism.data_parallel_replicate_degree=3")
-    assert "the rank is 8 n higher in slice n\n" in three
+    assert "the rank is 8 n higher in slice n mesh " in " ".join(three.split())
+    torus = three[: three.index("\nmesh")].splitlines()
+    assert max(map(len, torus)) <= 80
     large = head("slice=2*v5e-64", "parallelism.data_parallel_replicate_degree=2")
     assert "rank 0 at slice=0, x=0, y=0, rank 127 at slice=1, x=" in large
 

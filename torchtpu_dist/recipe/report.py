@@ -4,6 +4,7 @@ Plain lines and borderless tables: right at 80 columns, the same in a file, and 
 """
 
 from collections.abc import Iterable
+from textwrap import wrap
 
 from rich import box
 from rich.console import Console
@@ -18,6 +19,7 @@ from torchtpu_dist.recipe.dump import flatten, yaml_scalar
 from torchtpu_dist.recipe.load import LoadedRecipe
 
 _LABEL = 12  # columns of the labels at the left of the head
+_WORDS = 80 - _LABEL  # columns of what stands beside them
 _KIB, _MIB, _GIB = 2**10, 2**20, 2**30
 
 
@@ -43,16 +45,19 @@ def print_dry_run(loaded: LoadedRecipe, plan: Plan, console: Console) -> None:
         _line(console, line)
     _heading(console, "device mesh")
     _line(console, mesh_in_words(plan))
-    console.print(_assignment_table(plan))
+    _print_table(console, _assignment_table(plan))
+    if _used_axes(plan):
+        _line(console, "GB/s a device: what one can receive while all groups of the axis are active")
     if any("[" in part for axis in plan.assignment.axes for part in axis.physical_axes):
         _line(console, "parts as Python slices: x[:4] is four neighbours, x[::4] every fourth device")
     if plan.traffic:
         _heading(console, "traffic of a step (modelled; calls one after the other)")
-        console.print(_traffic_table(plan))
+        _print_table(console, _traffic_table(plan))
+        _line(console, "left out: sums of single numbers (loss, token count, gradient norm)")
     _heading(console, "parameters")
-    console.print(_parameter_table(plan))
+    _print_table(console, _parameter_table(plan))
     _heading(console, "memory of a device (modelled, not measured)")
-    console.print(_memory_table(plan))
+    _print_table(console, _memory_table(plan))
     _heading(console, "batch")
     for line in batch_lines(plan):
         _line(console, line)
@@ -164,18 +169,28 @@ def _placement(axis: AxisPlacement) -> tuple[str, str, str, str]:
 
 
 def _walk(axis: AxisPlacement) -> str:
-    """How a group is walked: between slices over a switch, inside of them as the kind says."""
-    return f"switch, {axis.kind}" if axis.network.num_slices > 1 and axis.kind != "switch" else axis.kind
+    """How a group is walked: between slices over DCN, inside of them as the kind says."""
+    if axis.kind == "switch":
+        return "DCN"
+    return f"DCN, {axis.kind}" if axis.network.num_slices > 1 else axis.kind
 
 
 def _traffic_table(plan: Plan) -> Table:
     table = _table("axis", "collective", "of", "calls", "full array", "ms", right=(3, 4, 5))
-    for sent in plan.traffic:
-        ms = sent.time_us(plan.assignment.axis(sent.axis).network) / 1e3
-        table.add_row(
-            sent.axis, sent.op, sent.what, f"{sent.calls:,}", size(sent.full_bytes), f"{ms:,.{2 if ms < 10 else 0}f}"
-        )
+    times_ms = [sent.time_us(plan.assignment.axis(sent.axis).network) / 1e3 for sent in plan.traffic]
+    digits = 2 if sum(times_ms) < 1000 else 0  # the same for all, as they are added up
+    for sent, ms in zip(plan.traffic, times_ms, strict=True):
+        calls = f"{sent.calls:,}"
+        table.add_row(sent.axis, sent.op, sent.what, calls, size(sent.full_bytes), _fixed(ms, digits))
+    table.add_section()
+    table.add_row("all", "", "", "", "", _fixed(sum(times_ms), digits))
     return table
+
+
+def _fixed(value: float, digits: int) -> str:
+    """With so many digits; what is smaller than these can say is said to be."""
+    least = 10.0**-digits
+    return f"<{least:g}" if 0 < value < least / 2 else f"{value:,.{digits}f}"
 
 
 def _parameter_table(plan: Plan) -> Table:
@@ -223,7 +238,9 @@ def _torus_lines(plan: Plan) -> list[str]:
     drawing = draw_torus(plan.assignment)
     if drawing:
         others = other_slices_in_words(plan.assignment)
-        return [f"rank on each chip: {legend(plan.slice)}", *(f"  {line}" for line in drawing), *others]
+        words = [part for line in (f"rank on each chip: {legend(plan.slice)}", *others) for part in wrap(line, _WORDS)]
+        first = len(words) - sum(len(wrap(line, _WORDS)) for line in others)
+        return [*words[:first], *(f"  {line}" for line in drawing), *words[first:]]
     return [", ".join(coordinates_in_words(plan.assignment))]
 
 
@@ -232,6 +249,16 @@ def _table(*names: str, right: Iterable[int] = ()) -> Table:
     for index, name in enumerate(names):
         table.add_column(name, no_wrap=True, justify="right" if index in right else "left")
     return table
+
+
+def _print_table(console: Console, table: Table) -> None:
+    """In full, wider than a narrow terminal if need be: a figure that is cut is a wrong one."""
+    width = console.width
+    console.width = max(width, console.measure(table, options=console.options.update(max_width=1000)).maximum)
+    try:
+        console.print(table)
+    finally:
+        console.width = width
 
 
 def _print_notes(plan: Plan, console: Console) -> None:

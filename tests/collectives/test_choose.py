@@ -91,7 +91,8 @@ def test_the_envelope_has_no_line_that_is_never_lowest() -> None:
         (Op.ALL_GATHER, PAIR, 8, "two positions: one link"),
         (Op.ALL_GATHER, network((1,)), 8, "a single position: nothing to do"),
         (Op.ALL_GATHER, network((4, 8), wrap=False), 8, "mesh: none of 2 axes wrap, 2 links at a corner"),
-        (Op.ALL_GATHER, network((2, 3)), 8, "mesh: 1 of 2 axes wraps, 3 links at a corner"),
+        (Op.ALL_GATHER, network((2, 3)), 8, "torus: 1 axis wraps and 1 is a single link, all 3 links of every "),
+        (Op.ALL_GATHER, network((2, 2)), 8, "mesh: both axes are a single link, all 2 links of every position at once"),
         (Op.ALL_GATHER, network((8, 8), num_slices=2), 8, "2 slices over DCN; torus: both axes wrap, all 4 links of "),
         (
             Op.ALL_REDUCE,

@@ -50,12 +50,24 @@ def _links(stage: Stage, torus: Torus) -> str:
         return "two positions: one link"
     if len(used) == 1:
         return "ring: both links of every position at once" if wrapped else "line: its ends have one link"
-    if wrapped == len(used):
-        twisted = ", twisted" if torus.twist else ""
-        every = "both" if len(used) == 2 else f"all {len(used)}"
-        return f"{shape}: {every} axes wrap{twisted}, all {links} links of every position at once"
+    if torus.is_symmetric:
+        axes = _axes_in_words(len(used), wrapped, bool(torus.twist))
+        return f"{shape}: {axes}, all {links} links of every position at once"
     return (
         f"{shape}: {wrapped or 'none'} of {len(used)} axes wrap{'s' if wrapped == 1 else ''}, {links} links at a corner"
+    )
+
+
+def _axes_in_words(used: int, wrapped: int, twisted: bool) -> str:
+    """How the ``used`` axes of a torus without corners close: they wrap, or are a single link."""
+    every, single = "both" if used == 2 else f"all {used}", used - wrapped
+    if not wrapped:
+        return f"{every} axes are a single link"
+    if not single:
+        return f"{every} axes wrap{', twisted' * twisted}"
+    return (
+        f"{wrapped} {'axis wraps' if wrapped == 1 else 'axes wrap'}{', twisted' * twisted} and "
+        f"{single} {'is' if single == 1 else 'are'} a single link"
     )
 
 

@@ -167,8 +167,11 @@ def is_walk(torus: Torus) -> bool:
 
 
 def name_of(torus: Torus) -> str:
-    """``ring`` or ``line`` for one axis, ``torus`` or ``mesh`` (some axis is open) for several."""
+    """``ring`` or ``line`` for one axis, ``torus`` or ``mesh`` for several.
+
+    A mesh has corners, or no axis that wraps. An axis of two positions has no end: it is one link seen from both.
+    """
     used = [wrap for wrap, side in zip(torus.wrap, torus.sides, strict=True) if side > 1]
     if len(used) <= 1:
         return "ring" if any(used) else "line"
-    return "torus" if all(used) else "mesh"
+    return "torus" if any(used) and torus.is_symmetric else "mesh"

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from functools import cache
 from math import prod
 from pathlib import Path
@@ -16,7 +17,7 @@ from torchtpu_dist.cli.question import Question
 from torchtpu_dist.cli.times import us_text
 from torchtpu_dist.collectives.cost import price
 from torchtpu_dist.collectives.schedule import Op
-from torchtpu_dist.errors import RecipeError
+from torchtpu_dist.errors import AssignmentError, RecipeError, ScheduleError
 from torchtpu_dist.mesh import Slice
 
 OPS = [op.value for op in Op]
@@ -189,9 +190,60 @@ def test_several_slices_in_words() -> None:
     question = Question.parse("all_reduce", "2*tpu7x-128", "16KiB")
     text = " ".join(" ".join(in_words(question.price(), question)).split())
     assert "2 slices of 4x4x4, 64 chips of two devices each, joined by DCN" in text
-    assert "45 GB/s along x, y, z and 540 GB/s along core each way; DCN 6.25 GB/s a device" in text
+    assert "45 GB/s along x, y, z and 540 GB/s along core each way (45 is half" in text
+    assert "share its links); DCN 6.25 GB/s a device" in text
     assert " us DCN" in text
-    assert "(axis 0 is x, 1 is y, 2 is z, 3 is core)" in text
+    assert "each way (45 is half of 90: the two devices of a chip share its links)" in text
+    assert "a torus of 4x4x4 chips, 2 devices each" in text
+    assert "axis 0" not in text
+    assert "axes 0" not in text
+
+
+def test_axes_are_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ("collective", "all_reduce", "--slice", "v5p-128", "--bytes", "16KiB", "--axes", "y,z", "--json")
+    assert command_line(monkeypatch, *command, "--algorithm", "exchange along y") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["algorithm"] == "exchange along y"
+    assert [stage["where"] for stage in found["stages"]] == ["z", "y", "z"]
+    assert found["why"].startswith("whole shares along y, added where they arrive; ring")
+    assert command_line(monkeypatch, *command, "--algorithm", "exchange along x") == 2
+    assert "'torus', 'exchange along y', 'exchange along z', 'exchange'" in capsys.readouterr().err
+
+
+def test_every_plan_is_proven_but_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:
+    question = Question.parse("all_reduce", "v5p-128", "16KiB", algorithm="exchange along x, y")
+    priced = question.price()
+    assert question.prove(priced) == pytest.approx((priced.transfer_us / priced.bound_us), rel=1e-9)
+    text = " ".join(" ".join(in_words(priced, question)).split())
+    assert f"proven every transfer checked; the bytes take {priced.transfer_us / priced.bound_us:.4g} times the" in text
+    assert as_object(priced, question)["proven"] is True
+    monkeypatch.setattr("torchtpu_dist.cli.question.MOST_PROVEN", 10)
+    assert as_object(priced, question)["proven"] is False
+    assert "proven not checked here (" in " ".join(" ".join(in_words(priced, question)).split())
+
+
+def test_a_wrong_plan_is_not_priced(monkeypatch: pytest.MonkeyPatch) -> None:
+    question = Question.parse("all_reduce", "v5p-128", "16KiB", algorithm="exchange along x, y")
+    priced = question.price()
+    wrong = replace(priced, plan=replace(priced.plan, stages=priced.plan.stages[:-1]))
+    with pytest.raises(ScheduleError):
+        as_object(wrong, question)
+
+
+def test_the_wrap_of_an_axis_that_the_twist_sends_elsewhere() -> None:
+    def why(axes: str) -> str:
+        return str(answer("all_gather", "v5p-256", "1MB", axes)["why"])
+
+    assert why("x") == "line: its ends have one link; the twist sends the wrap of x to another group (z+4)"
+    assert "wrap of x to another group (z+4); the twist sends the wrap of y to another group (z+4)" in why("x,y")
+    assert "to another group" not in why("z") + why("x,z") + why("all")
+
+
+def test_a_group_that_is_too_large_to_be_planned_anew() -> None:
+    question = Question.parse("all_gather", "v5p:16x16x16", "1MB", dead_chips=["0,0,1"])
+    said = r"^all_gather on v5p-8192 was not planned anew: too large \(4095 members, at most 512\)$"
+    with pytest.raises(AssignmentError, match=said):
+        question.price_with_faults()
 
 
 def test_faults(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -243,7 +295,7 @@ def test_a_fault_that_is_in_nobodys_way() -> None:
 MISTAKES = [
     (["all_gahter"], "did you mean all_gather"),
     (["gather"], "expected one of all_reduce, all_gather"),
-    (["all_gather", "--slice", "v5q-16"], "did you mean"),
+    (["all_gather", "--slice", "v5pp-16"], "did you mean"),
     (["all_gather", "--slice", "v5p:3x3x3"], "nearest"),
     (["all_gather", "--bytes", "64MBit"], "64MiB, 1GB"),
     (["all_gather", "--bytes", "-5"], "64MiB, 1GB"),
@@ -274,7 +326,9 @@ MISTAKES = [
     (["all_gather", "--html", "no/such/film.html"], "there is no folder"),
     (["all_gather", "--slice", "v5p:8x8x16", "--html", "film.html"], "more than 512"),
     (["all_gather", "--jsno"], "--json"),
-    ([], "OP"),
+    ([], "Expected all_reduce, all_gather, reduce_scatter, all_to_all, broadcast or reduce, e.g. torchtpu"),
+    (["all_gather", "--bytes", "1Mb"], "Mb is megabit; write MB or MiB"),
+    (["all_gather", "--slow-link", "0,0,0-0,0,1=50%"], "write 0.5"),
 ]
 
 

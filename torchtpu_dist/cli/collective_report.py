@@ -1,12 +1,11 @@
 """The price of a collective as ``torchtpu collective`` prints it: in words, 80 columns wide, and as an object."""
 
-import re
 from collections.abc import Sequence
 from textwrap import wrap
 from typing import Any
 
-from torchtpu_dist.cli.group import Group
-from torchtpu_dist.cli.question import Question
+from torchtpu_dist.cli.group import CORE, Group
+from torchtpu_dist.cli.question import MOST_PROVEN, Question, num_transfers
 from torchtpu_dist.cli.sizes import bytes_text
 from torchtpu_dist.cli.times import us_text
 from torchtpu_dist.collectives.algorithms.gather import name_of
@@ -14,6 +13,7 @@ from torchtpu_dist.collectives.cost import Price
 from torchtpu_dist.collectives.faults import FaultReport
 from torchtpu_dist.collectives.schedule import Op
 from torchtpu_dist.mesh import Slice
+from torchtpu_dist.mesh.torus import Torus
 
 _COLUMNS = 80
 _LABEL = 14
@@ -38,11 +38,14 @@ def as_object(price: Price, question: Question, faults: FaultReport | None = Non
     ``num_ranks`` is the size of a group, of which ``num_groups`` run side by side. ``root`` is a position, None for an
     op without one. ``stages`` run one after the other; ``share`` is a stage's full array over that of the op. All this
     is without faults; ``faults`` is what they do to it, None where none were asked for. Its ``slow_down`` is None where
-    members are lost (its ``num_ranks`` go on).
+    members are lost (its ``num_ranks`` go on). ``proven``: every transfer of the plan was checked, which is left out
+    (false) only for plans of more than :data:`~torchtpu_dist.cli.question.MOST_PROVEN` transfers. ``where`` of a stage
+    names axes, ``slice`` (all axes) or ``DCN``.
     """
     group = question.group
+    named = group.by_axis_names
     return {
-        "algorithm": price.algorithm,
+        "algorithm": named(price.algorithm),
         "steps": price.num_steps,
         "time_us": price.time_us,
         "algbw_gbps": price.algbw_gbps,
@@ -61,18 +64,19 @@ def as_object(price: Price, question: Question, faults: FaultReport | None = Non
         "transfer_us": price.transfer_us,
         "dcn_us": price.dcn_us,
         "time_over_bound": price.time_us / price.bound_us if price.bound_us else None,
-        "why": price.why,
+        "why": _why(price, group),
+        "proven": question.prove(price) is not None,
         "stages": [
             {
                 "op": str(stage.op),
-                "where": stage.where,
+                "where": named(stage.where),
                 "algorithm": stage.schedule.algorithm,
                 "steps": stage.schedule.num_steps,
                 "share": float(stage.share),
             }
             for stage in price.plan.stages
         ],
-        "alternatives": [{"algorithm": name, "time_us": time_us} for name, time_us in price.alternatives],
+        "alternatives": [{"algorithm": named(name), "time_us": time_us} for name, time_us in price.alternatives],
         "faults": None if faults is None else _faults_as_object(faults, question),
     }
 
@@ -112,17 +116,20 @@ def _rows(price: Price, question: Question) -> list[tuple[str, str]]:
     rows = [
         ("slice", slice_in_words(group.slice)),
         ("group", group_in_words(group)),
-        ("algorithm", price.algorithm),
-        ("why", price.why + _axes_meant(price, group)),
+        ("algorithm", group.by_axis_names(price.algorithm)),
+        ("why", _why(price, group)),
         ("steps", str(price.num_steps)),
         ("time", f"{us_text(price.time_us)} = " + " + ".join(f"{us_text(time)} {name}" for name, time in parts)),
         ("bandwidth", f"{price.algbw_gbps:.4g} GB/s algorithm, {price.busbw_gbps:.4g} GB/s bus"),
         ("bound", _bound(price)),
-        ("links", f"{price.link_utilisation:.1%} of what the group's ICI links could carry in that time"),
+        ("proven", _proven(price, question)),
     ]
+    if group.physical:
+        used = f"{price.link_utilisation:.1%} of what the group's ICI links could carry in that time"
+        rows.append(("links", used))
     if price.op.has_root:
         rows.insert(2, ("root", f"position {question.root} of 0 to {group.size - 1}"))
-    return rows + _alternatives(price.alternatives)
+    return rows + _alternatives([(group.by_axis_names(name), time_us) for name, time_us in price.alternatives])
 
 
 def _fault_rows(faults: FaultReport) -> list[tuple[str, str]]:
@@ -166,19 +173,32 @@ def group_in_words(group: Group) -> str:
     torus, names = network.torus, [group.slice.axis_names[axis] for axis in group.physical]
     texts = [group.in_words]
     if names:
-        kind = name_of(torus)
-        shape = "x".join(map(str, torus.sides))
-        texts.append(f"a {'twisted ' if torus.twist else ''}{kind} of {shape}")
+        texts.append(_shape(torus, names))
         rates = sorted(set(network.link_gbps))
         along = [[name for name, own in zip(names, network.link_gbps, strict=True) if own == rate] for rate in rates]
         each = [
             f"{rate:g} GB/s" + f" along {', '.join(on)}" * (len(rates) > 1)
             for rate, on in zip(rates, along, strict=True)
         ]
-        texts.append(f"a link carries {' and '.join(each)} each way")
+        shared = group.slice.generation.ici_link_gbps_oneway
+        if group.slice.generation.devices_per_chip == 2 and shared / 2 in rates:
+            which = f"{shared / 2:g} is half" if len(rates) > 1 else "half"
+            half = f" ({which} of {shared:g}: the two devices of a chip share its links)"
+        else:
+            half = ""
+        texts.append(f"a link carries {' and '.join(each)} each way{half}")
     if network.num_slices > 1:
         texts.append(f"DCN {network.dcn_gbps:g} GB/s a device")
     return "; ".join(texts)
+
+
+def _shape(torus: Torus, names: Sequence[str]) -> str:
+    """``a ring of 16``; of a slice with two devices a chip ``a torus of 4x4x4 chips, 2 devices each``."""
+    chips = [side for side, name in zip(torus.sides, names, strict=True) if name != CORE]
+    if not chips:
+        return "the two devices of a chip"
+    text = f"a {'twisted ' if torus.twist else ''}{name_of(torus)} of {'x'.join(map(str, chips))}"
+    return text if CORE not in names else f"{text} chips, 2 devices each"
 
 
 def _bound(price: Price) -> str:
@@ -198,10 +218,19 @@ def _alternatives(alternatives: Sequence[tuple[str, float]]) -> list[tuple[str, 
     return [("" if number else "alternatives", row) for number, row in enumerate(rows)]
 
 
-def _axes_meant(price: Price, group: Group) -> str:
-    """Which axes the numbers of algorithms mean, where one occurs."""
-    said = " ".join([price.algorithm, price.why, *(name for name, _ in price.alternatives[:_MOST_ALTERNATIVES])])
-    if not re.search(r"\bax[ie]s \d", said):
-        return ""
-    names = (f"{number} is {group.slice.axis_names[axis]}" for number, axis in enumerate(group.physical))
-    return f" (axis {', '.join(names)})"
+def _why(price: Price, group: Group) -> str:
+    """The reason with axes by name, and where a wrap goes that the slice has and the group has not."""
+    said = [group.by_axis_names(price.why)]
+    said += [
+        f"the twist sends the wrap of {axis} to another group ({by})" for axis, by in group.opened_by_twist.items()
+    ]
+    return "; ".join(said)
+
+
+def _proven(price: Price, question: Question) -> str:
+    over = question.prove(price)
+    if over is None:
+        return f"not checked here ({num_transfers(price):,} transfers, more than {MOST_PROVEN:,})"
+    if not price.bound_us:
+        return "every transfer checked; no byte has to move"
+    return f"every transfer checked; the bytes take {over:.4g} times the least"

@@ -1,5 +1,6 @@
 """The group that a collective on paper runs over: whole axes of a slice, chosen by their names."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -13,7 +14,9 @@ from torchtpu_dist.mesh.network import Network
 from torchtpu_dist.mesh.spans import network, whole_axes
 
 SLICE = "slice"  # the axis that runs over the slices of a multislice
+CORE = "core"  # the axis over the two devices of a chip
 ALL = "all"
+_NUMBERED = re.compile(r"\bax[ie]s (\d+(?:, \d+)*)")  # how plans call axes of the group's torus
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,22 @@ class Group:
         if self.num_groups == 1:
             return f"{names}: {members} in one group"
         return f"{names}: groups of {members}, {self.num_groups} side by side"
+
+    def by_axis_names(self, text: str) -> str:
+        """``text`` of a plan or its reason with the axes by name: ``exchange along axes 0, 1``, ``... along x, y``."""
+        names = [self.slice.axis_names[axis] for axis in self.physical]
+        return _NUMBERED.sub(lambda found: ", ".join(names[int(number)] for number in found[1].split(", ")), text)
+
+    @property
+    def opened_by_twist(self) -> dict[str, str]:
+        """Axes of the group whose wrap leaves it, as the twist shifts along an axis that it lacks: ``{"x": "z+4"}``."""
+        twist = self.slice.torus().twist
+        names = self.slice.axis_names
+        return {
+            names[axis]: ", ".join(f"{names[along]}+{by}" for along, by in enumerate(twist[axis]) if by)
+            for axis in (self.physical if twist else ())
+            if any(by and along not in self.physical for along, by in enumerate(twist[axis]))
+        }
 
     def position(self, where: Sequence[int]) -> int:
         """The number of the member at ``where``, an index for each of :attr:`axes`. Raises RecipeError."""

@@ -18,7 +18,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    no_args_is_help=False,
+    no_args_is_help=True,
     context_settings=_HELP,
 )
 app.command(context_settings=_HELP, short_help="what a slice is: chips, hosts, links, distances")(topology)
@@ -33,7 +33,8 @@ def torchtpu(
 ) -> None:
     """TPU slices and their collectives, on paper.
 
-    Exit codes: 0 success, 2 wrong arguments, 3 a mistake of this program, 130 interrupted.
+    Exit codes: 0 success, 1 nobody reads the output, 2 wrong arguments, 3 a mistake of this program, 4 the output
+    cannot be written, 130 interrupted.
     """
 
 

@@ -1,5 +1,6 @@
 """What ``torchtpu collective`` was asked, read from its words; whatever is wrong with them is found here."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -13,13 +14,20 @@ from torchtpu_dist.collectives.choose import Choice
 from torchtpu_dist.collectives.cost import Price
 from torchtpu_dist.collectives.fabric import Fabric
 from torchtpu_dist.collectives.faults import Cable, FaultReport, Faults, price_with_faults
+from torchtpu_dist.collectives.plan import verify_plan
 from torchtpu_dist.collectives.schedule import Op
-from torchtpu_dist.errors import RecipeError, SliceError
+from torchtpu_dist.errors import AssignmentError, RecipeError, SliceError
 from torchtpu_dist.mesh import Coordinate, Slice
 
 AUTO = "auto"
 MOST_DRAWN = 512
 """Devices of one slice that a film may show."""
+MOST_PROVEN = 500_000
+"""Transfers of a plan that is proven before it is printed: a few seconds. Of the largest slices only the plans that cut
+a broadcast or a reduce into many pieces have more."""
+
+# As faults.py says it for a group that is larger than replan.py takes.
+_TOO_LARGE = re.compile(r"re-plan: \w+ of (\d+) members is too large to be planned anew [^;]*, expected at most (\d+)")
 
 
 @dataclass(frozen=True)
@@ -79,13 +87,26 @@ class Question:
     def price(self) -> Price:
         """What it costs without the faults. Raises RecipeError for an algorithm that there is not for this group."""
         network = self.group.network
-        known = Choice.of(self.op, network, self.root).all
+        known = {self.group.by_axis_names(name): name for name in Choice.of(self.op, network, self.root).all}
         if self.algorithm != AUTO and self.algorithm not in known:
             raise RecipeError(
                 f"--algorithm {self.algorithm}: {self.op} over {', '.join(self.group.axes)} of {self.group.slice} has "
                 f"no such algorithm; expected {AUTO} or one of {', '.join(map(repr, known))}"
             )
-        return cost.price(self.op, self.full_bytes, network, self.root, self.algorithm)
+        return cost.price(self.op, self.full_bytes, network, self.root, known.get(self.algorithm, AUTO))
+
+    def prove(self, price: Price) -> float | None:
+        """Prove that the plan of ``price`` does what it is priced for; None for one of more than ``MOST_PROVEN``.
+
+        Returns the time that its bytes take over the least that they can take; 1.0 where none has to move.
+        Raises ScheduleError for a plan that is wrong.
+        """
+        if num_transfers(price) > MOST_PROVEN:
+            return None
+        verify_plan(price.plan, self.group.network)
+        choice = Choice.of(self.op, self.group.network, self.root)
+        by_byte = choice.named(price.algorithm).by_byte
+        return by_byte / choice.bound_by_byte if choice.bound_by_byte else 1.0
 
     def price_with_faults(self) -> FaultReport | None:
         """What the faults do to it; None without faults.
@@ -94,7 +115,10 @@ class Question:
         """
         if self.faults is None:
             return None
-        return price_with_faults(self.op, self.full_bytes, self.group.side_by_side(), self.faults, self.root)
+        try:
+            return price_with_faults(self.op, self.full_bytes, self.group.side_by_side(), self.faults, self.root)
+        except AssignmentError as error:
+            raise AssignmentError(_limit_in_words(str(error))) from error
 
     def check_film(self, path: Path) -> None:
         """Raises RecipeError where ``path`` cannot be written, or the group is too large to be seen."""
@@ -123,6 +147,21 @@ class Question:
             raise RecipeError(f"--html {path}: cannot be written: {error.strerror or error}") from error
 
 
+def num_transfers(price: Price) -> int:
+    """Transfers that the schedules of its plan list."""
+    return sum(len(step.source) for stage in price.plan.stages for step in stage.schedule.steps)
+
+
+def _limit_in_words(message: str) -> str:
+    """Where a group was too large to be planned anew the limit is this program's: there may well be a way around."""
+    head, _, causes = message.partition(" has no way around the faults; ")
+    found = _TOO_LARGE.search(causes)
+    if found is None:
+        return message
+    others = [cause for cause in causes.split("; ") if cause != found[0]]
+    return "; ".join([f"{head} was not planned anew: too large ({found[1]} members, at most {found[2]})", *others])
+
+
 def _op(text: str) -> Op:
     known = [op.value for op in Op]
     name = text.strip().lower().replace("-", "_")
@@ -146,6 +185,9 @@ def _faults(
     )
     for option, texts, kind, expected in options:
         for text in texts:
+            percent = re.search(r"=\s*(\d+(?:\.\d+)?)\s*%$", text)
+            if percent:
+                raise RecipeError(f"{option} {text}: expected a part of the rate; write {float(percent[1]) / 100:g}")
             try:
                 found = Faults.parse([text])
                 if getattr(found, kind):

@@ -27,6 +27,10 @@ def parse_bytes(text: str) -> int:
     """
     match = _SIZE.fullmatch(text.strip())
     factor = _BY_LOWER.get(match["unit"].lower()) if match is not None else None
+    if match is not None and re.fullmatch(r"[KMGT]i?b", match["unit"]):
+        letter = match["unit"][0]
+        kind = {"K": "kilobit", "M": "megabit", "G": "gigabit", "T": "terabit"}[letter]
+        raise RecipeError(f"{text!r}: {match['unit']} is {kind}; write {letter}B or {letter}iB, bytes")
     if match is None or factor is None:
         raise RecipeError(f"{text!r} is not a size{_meant(match)}; expected bytes, e.g. {EXAMPLES}")
     size = Fraction(match["number"].replace("_", "")) * factor

@@ -1,6 +1,7 @@
 """``torchtpu topology``: the JSON of every slice, the text, and mistakes in one line."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -75,6 +76,10 @@ def test_links_and_distances_are_of_chips_not_of_the_two_devices_on_a_die() -> N
     assert [found[key] for key in ("num_chips", "num_devices", "num_links", "diameter")] == [4, 8, 4, 2]
     assert found["mean_hops"] == pytest.approx(4 / 3)
     assert found["chip"]["die_link_gbps_oneway"] == 540
+    assumed = {name: as_object(Slice.parse(name))["chip"]["die_link_assumed"] for name in ("v2-8", "v3-32", "tpu7x-8")}
+    assert assumed == {"v2-8": True, "v3-32": True, "tpu7x-8": False}
+    assert "between its two devices (assumed: none published)" in "\n".join(in_words(Slice.parse("v3-32")))
+    assert "assumed" not in "\n".join(in_words(Slice.parse("tpu7x-8")))
 
 
 def test_slices_are_joined_by_the_dcn_of_their_hosts() -> None:
@@ -94,8 +99,10 @@ def test_text(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     lines = out.splitlines()
     assert lines[0] == "v5p-256: 128 chips in a twisted torus of 4x4x8"
     assert max(map(len, lines)) <= 80
-    rows = {line[:12].strip(): line[12:] for line in lines[2:14]}
+    rows = {line[:12].strip(): line[12:] for line in lines[2:15]}
     assert rows["wrap"] == "x, y, z"
+    assert rows["name"] == "the number in v5p-N counts cores, 2 a chip"
+    assert "the number in v5e-N counts chips" in "\n".join(in_words(Slice.parse("v5e-16")))
     assert rows["hosts"] == "32, 4 chips a host"
     assert rows["ICI links"] == "384"
     assert rows["diameter"] == "6 hops"
@@ -125,10 +132,9 @@ def test_titles() -> None:
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        ([], "Missing command"),
         (["topologie"], "topologie"),
         (["topology"], "Missing argument 'NAME'"),
-        (["topology", "v5q-8"], "did you mean 'v5p'"),
+        (["topology", "v5pp-8"], "did you mean 'v5p'"),
         (["topology", "v6e-2"], "nearest: v6e-1 (1x1) and v6e-4 (2x2)"),
         (["topology", "v5e-8", "--jason"], "--jason"),
         (["topology", "v5e-8", "--png", "a.pgn"], "--png a.pgn: the file's name ends in '.pgn'; expected '.png'"),
@@ -169,6 +175,26 @@ def test_version_and_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     assert "topology" in capsys.readouterr().out
     assert command_line(monkeypatch, "topology", "-h") == 0
     assert "--json" in capsys.readouterr().out
+
+
+def test_no_words_show_the_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command_line(monkeypatch) == 2
+    out, err = capsys.readouterr()
+    assert "collective" in out + err
+    assert "topology" in out + err
+    assert "error" not in err
+
+
+def test_an_output_that_is_full_or_closed() -> None:
+    program = [sys.executable, "-m", "torchtpu_dist.cli.main", "topology", "v5e-16"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(program, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (4, "error: the output cannot be written: No space left on device\n")
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(program, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 def test_the_module_runs() -> None:

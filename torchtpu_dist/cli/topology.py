@@ -10,6 +10,7 @@ from torchtpu_dist.cli.drawing import draw_slice
 from torchtpu_dist.cli.picture import HTML, PNG, Picture
 from torchtpu_dist.mesh import Slice
 from torchtpu_dist.mesh.bisection import bisection_links
+from torchtpu_dist.mesh.generations import Generation
 
 
 def topology(
@@ -44,8 +45,8 @@ def as_object(slice_: Slice) -> dict[str, Any]:
     shift for each axis (:class:`Torus`; None: not twisted). ``num_chips``, ``num_devices``, ``num_hosts`` count all
     slices. ``num_links``, ``diameter``, ``mean_hops`` (over pairs of different chips), ``bisection_links`` and
     ``bisection_gbps`` are of the ICI links between the chips of one slice. ``chip`` has the figures of one chip and
-    ``dcn`` what joins several slices (None for one). Every ``gbps`` is 1e9 bytes a second; those of links, DCN and
-    bisection are one direction.
+    ``dcn`` what joins several slices (None for one); ``die_link_assumed``: no figure of
+    that link is published. Every ``gbps`` is 1e9 bytes a second; those of links, DCN and bisection are one direction.
     """
     generation, torus = slice_.generation, slice_.chip_torus()
     return {
@@ -76,6 +77,7 @@ def as_object(slice_: Slice) -> dict[str, Any]:
             "ici_links": generation.ici_links,
             "ici_link_gbps_oneway": generation.ici_link_gbps_oneway,
             "die_link_gbps_oneway": generation.die_link_gbps_oneway,
+            "die_link_assumed": _is_die_link_assumed(generation),
         },
         "dcn": _dcn(slice_) if slice_.num_slices > 1 else None,
     }
@@ -99,6 +101,7 @@ def in_words(slice_: Slice) -> list[str]:
     links = bisection_links(torus)
     rows = [
         ("generation", generation.name),
+        ("name", _name_in_words(generation)),
         ("topology", _text(slice_) + (", each slice" if several else "")),
         ("wrap", _wrap_in_words(slice_)),
         ("twist", _twist_in_words(slice_)),
@@ -173,8 +176,21 @@ def _chip_rows(slice_: Slice) -> list[tuple[str, str]]:
         ("a chip", f"up to {generation.ici_links} ICI links of {generation.ici_link_gbps_oneway:g} GB/s one way"),
     ]
     if generation.die_link_gbps_oneway is not None:
-        rows.append(("a chip", f"{generation.die_link_gbps_oneway:g} GB/s one way between its two devices"))
+        assumed = " (assumed: none published)" if _is_die_link_assumed(generation) else ""
+        rows.append(("a chip", f"{generation.die_link_gbps_oneway:g} GB/s one way between its two devices{assumed}"))
     return rows
+
+
+def _is_die_link_assumed(generation: Generation) -> bool:
+    """Published for tpu7x only (mesh/generations.py); the older ones with two devices a chip take its ratio."""
+    return generation.die_link_gbps_oneway is not None and generation.name in ("v2", "v3")
+
+
+def _name_in_words(generation: Generation) -> str:
+    """What the number in the name of a slice counts."""
+    if generation.name_counts == "chips":
+        return f"the number in {generation.name}-N counts chips"
+    return f"the number in {generation.name}-N counts cores, {generation.cores_per_chip} a chip"
 
 
 def _text(slice_: Slice) -> str:

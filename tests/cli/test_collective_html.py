@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 
 from torchtpu_dist.cli.arrival import arrivals, is_followed
+from torchtpu_dist.cli.collective_html import figure
 from torchtpu_dist.cli.film import film
 from torchtpu_dist.cli.group import Group
+from torchtpu_dist.cli.look import VIEW
 from torchtpu_dist.cli.places import Places, camera
 from torchtpu_dist.cli.question import MOST_DRAWN, Question
+from torchtpu_dist.cli.scene import Scene
 from torchtpu_dist.collectives.algorithms import build_schedule
 from torchtpu_dist.collectives.cost import price
 from torchtpu_dist.collectives.graph import NONE, Graph
@@ -204,7 +207,7 @@ def test_without_grouping_a_frame_is_one_step():
 
 @pytest.mark.parametrize("torus", [*TORI, Torus((2, 2, 2, 2), (False,) * 4), Torus((1,), (False,))], ids=str)
 def test_every_link_is_drawn_where_it_is(torus):
-    graph, places = Graph.of(torus), Places.of(torus)
+    graph, places = Graph.of(torus), Places.of(torus, 3 if len(torus.sides) == 4 else None)
     there = np.flatnonzero(graph.neighbour.ravel() != NONE)
     assert set(places.link.tolist()) == set(there.tolist())
     assert len(places.chips) == len({tuple(np.round(chip, 6)) for chip in places.chips.tolist()}) == torus.num_points
@@ -232,21 +235,54 @@ def test_every_link_is_drawn_where_it_is(torus):
         assert len(places.link) == len(there)
 
 
-@pytest.mark.parametrize("size", [(1, 1, 1), (1, 0.4, 0.4), (1, 0.2, 0.1), (0.3, 0.3, 1)])
+def screen() -> np.ndarray:
+    """(3, 2): what is right and what is up when one looks along VIEW."""
+    back = -np.array(VIEW) / np.linalg.norm(VIEW)
+    right = np.cross(back, (0, 0, 1))
+    return np.stack([right / np.linalg.norm(right), np.cross(right / np.linalg.norm(right), back)], axis=1)
+
+
+@pytest.mark.parametrize("size", [(1, 1, 1), (8, 4, 4), (3, 2, 7), (1, 1, 9)])
 @pytest.mark.parametrize("span", [0.7, 1.2, 4.0])
 def test_the_camera_sees_the_whole_box_and_not_much_more(size, span):
-    found = camera(np.array(size), span)
-    eye, centre = (np.array(list(found[key].values())) for key in ("eye", "center"))
-    towards = (eye - centre) / np.linalg.norm(eye - centre)
-    right = np.cross((0, 0, 1), towards)
-    right /= np.linalg.norm(right)
-    corners = (np.indices((2, 2, 2)).reshape(3, -1).T - 0.5) * np.array(size) - eye
-    depth = -(corners @ towards)
-    half = np.tan(np.pi / 8)
-    across = np.abs(corners @ right / depth).max() / half / span
-    upright = np.abs(corners @ np.cross(towards, right) / depth).max() / half
-    assert depth.min() > 0
-    assert 0.8 < max(across, upright) < 1
+    corners = np.indices((2, 2, 2)).reshape(3, -1).T * np.array(size)
+    scale, middle = camera(corners, span)
+    seen = np.abs((corners - middle) @ screen()).max(axis=0) * 2 * scale / (span, 1)
+    assert 0.6 < seen.max() < 1
+
+
+@pytest.mark.parametrize("sides", [(4, 4, 4), (4, 4, 8), (8, 4, 4), (8, 8, 8), (2, 2, 4)])
+def test_in_space_no_link_seems_to_run_through_a_chip(sides):
+    places = Places.of(Torus(sides, tuple(side >= 4 for side in sides)))
+    start, end = (places.lanes @ screen()).transpose(1, 0, 2)
+    way = end - start
+    for chip in places.chips @ screen():
+        along = np.clip(((chip - start) * way).sum(axis=1) / (way**2).sum(axis=1), 0, 1)
+        assert np.linalg.norm(start + along[:, None] * way - chip, axis=1).min() > 0.09
+
+
+@pytest.mark.parametrize(
+    "name", ["v5p-16", "v5p-128", "v5p-256", "v5p:4x8x8", "v4:8x4x4", "v6e-256", "tpu7x-8", "tpu7x-128"]
+)
+def test_axes_go_as_in_the_picture_of_the_slice_and_all_are_named(name):
+    slice_ = Slice.parse(name)
+    drawn, scene = Group.parse(slice_, "all"), Scene(slice_)
+    die = len(drawn.physical) - 1 if slice_.generation.devices_per_chip == 2 else None
+    places = Places.of(drawn.network.torus, die)
+    names = [slice_.axis_names[axis] for axis in drawn.physical]
+    for axis, way in zip(drawn.physical, places.ways, strict=True):
+        if axis < len(slice_.topology):
+            right, up, back = scene.directions[axis]
+            assert way.tolist() == ([right, up, 0] if places.flat else [right, back, up])
+    marks = places.axis_marks(names)
+    assert [text.split()[0] for text, _ in marks] == names
+    assert places.flat == scene.is_flat
+    ports = 2 * len(places.ways)
+    # The two devices of a chip are close together, and only what joins them is marked as on the die.
+    length = np.linalg.norm(places.chips[places.link // ports] - places.chips[places.back // ports], axis=1)
+    assert places.die.any() == (die is not None)
+    assert (length[places.die] < 0.7).all()
+    assert (length[~places.die] > 0.99).all()
 
 
 @pytest.mark.parametrize(
@@ -271,6 +307,11 @@ def test_the_page_stands_alone_and_says_what_it_shows(op, name, axes, tmp_path):
     for words in (f"{op} of 64 MiB on {question.group.slice}", "modelled", "All traffic", "One part", "play"):
         assert words in page
     assert len(page) < 15e6
+    page_figure = figure(priced, question.group)
+    opened = page_figure.layout.sliders[0].active
+    assert "step 0 of" not in page_figure.layout.annotations[0].text
+    assert all("step 0 of" in frame.layout.annotations[0].text for frame in page_figure.frames[:opened])
+    assert page_figure.layout.annotations == page_figure.frames[opened].layout.annotations
 
 
 def test_a_film_of_the_largest_group_is_bounded_and_a_larger_one_refused(tmp_path):

@@ -86,12 +86,15 @@ class Captions:
         """The slice of the root, else the first."""
         return self.price.plan.root // self.group.network.torus.num_points
 
+    @property
+    def _kind(self) -> str:
+        return "device" if self.group.slice.generation.devices_per_chip == 2 else "chip"
+
     @cached_property
     def position_names(self) -> list[str]:
         """``chip (0,1)`` for each position, its index along each axis of the group; ``device`` where a chip has two."""
-        kind = "device" if self.group.slice.generation.devices_per_chip == 2 else "chip"
         points = coordinates(self.group.network.torus).tolist()
-        return [f"{kind} ({','.join(map(str, point))})" for point in points]
+        return [f"{self._kind} ({','.join(map(str, point))})" for point in points]
 
     def panel_title(self, number: int, frame: Frame) -> str:
         """Of picture ``number``: 0 is all traffic, 1 the part that is followed."""
@@ -100,11 +103,11 @@ class Captions:
         if op is Op.ALL_REDUCE and frame.state.summing:
             op = Op.REDUCE_SCATTER  # which is its first half
         if number == 0:
-            return f"<b>All traffic</b>   blue of a chip: {_MEANING[op]}"
+            return f"<b>All traffic</b>   blue of a {self._kind}: {_MEANING[op]}"
         chip = self.position_names[self.origin]
         if stage.over_dcn:
             key = _SHARES if frame.state.summing else "(green: has it)"
-            return f"<b>One part</b>   each chip talks to those at its own place in the other slices {key}"
+            return f"<b>One part</b>   each {self._kind} talks to those at its own place in the other slices {key}"
         if len(stage.axes) < len(self.group.network.torus.sides):
             chip = "the first of each line"
         return f"<b>One part</b>   {_FOLLOWED[op].format(chip=chip)}"
@@ -129,7 +132,7 @@ class Captions:
             parts.append(f"summing up: <b>{frame.state.added:.0%}</b> added")
         else:
             low, high = f"{arrived.min():.0%}", f"{arrived.max():.0%}"
-            apart = "at every chip" if low == high else f"on average, {low} to {high} a chip"
+            apart = f"at every {self._kind}" if low == high else f"on average, {low} to {high} a {self._kind}"
             spreading = "spreading: " * (stage.schedule.op is Op.ALL_REDUCE)
             parts.append(f"{spreading}<b>{arrived.mean():.0%}</b> has arrived {apart}")
         return "   ·   ".join(parts)
@@ -137,6 +140,13 @@ class Captions:
     def axis_names(self) -> list[str]:
         """The names of the axes of the group's torus."""
         return [self.group.slice.axis_names[axis] for axis in self.group.physical] or [""]
+
+    @property
+    def die_axis(self) -> int | None:
+        """Which axis of the group's torus joins the two devices of a chip, if there is one."""
+        slice_ = self.group.slice
+        die = len(slice_.axis_names) - 1 if slice_.generation.devices_per_chip == 2 else None
+        return self.group.physical.index(die) if die in self.group.physical else None
 
     def _stage(self, frame: Frame) -> Stage:
         return self.price.plan.stages[frame.stage]

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
 
 from torchtpu_dist.cli.captions import Captions
 from torchtpu_dist.cli.film import Frame, film
 from torchtpu_dist.cli.group import Group
-from torchtpu_dist.cli.look import INK, QUIET
-from torchtpu_dist.cli.panel import BUSY, IDLE, PART, Panel, Trace
+from torchtpu_dist.cli.look import INK, QUIET, VIEW
+from torchtpu_dist.cli.panel import BUSY, DIE_IDLE, IDLE, PART, Panel, Trace
 from torchtpu_dist.cli.places import Places, camera
 from torchtpu_dist.collectives.cost import Price
 
@@ -43,10 +44,11 @@ def write_html(price: Price, group: Group, path: Path) -> None:
 
 def figure(price: Price, group: Group) -> Any:
     """The plotly figure, which opens with the first frame that shows traffic."""
-    frames, places = film(price, group.network, MOST_FRAMES), Places.of(group.network.torus)
+    frames = film(price, group.network, MOST_FRAMES)
     captions = Captions(price, group, frames)
+    places = Places.of(group.network.torus, captions.die_axis)
     panels = [Panel(places, captions, number, *fit) for number, fit in enumerate(_fits(places))]
-    still = [trace for panel in panels for trace in panel.still()] + _legend()
+    still = [trace for panel in panels for trace in panel.still()] + _legend(places)
     moving = [trace for panel in panels for trace in panel.moving()]
     changes = [[trace for panel in panels for trace in panel.changes(frame)] for frame in frames]
     notes = [_notes(panels, captions, frame) for frame in frames]
@@ -73,19 +75,29 @@ def _merged(trace: Trace, change: Trace) -> Trace:
 def _fits(places: Places) -> list[tuple[tuple[float, float, float, float], float]]:
     """Domain and pixels a unit of the two panels: side by side, or one above the other if they are so wide."""
     low, high = places.box
-    width, depth, height = (high - low + 0.9).tolist()
-    seen = depth if places.flat else height + 0.5 * depth
-    beside = min(0.485 * _WIDTH / width, 0.95 * _PLOT_HEIGHT / seen)
-    above = min(_WIDTH / width, 0.45 * _PLOT_HEIGHT / seen)
+    width, depth, _ = (high - low + 0.9).tolist()
+    if places.flat:
+        beside = min(0.485 * _WIDTH / width, 0.95 * _PLOT_HEIGHT / depth)
+        above = min(_WIDTH / width, 0.44 * _PLOT_HEIGHT / depth)
+    else:
+        seen = places.chips, places.lanes.reshape(-1, 3)
+        beside, above = (
+            camera(np.concatenate(seen), share * _WIDTH / (part * _PLOT_HEIGHT))[0] * part * _PLOT_HEIGHT
+            for share, part in ((0.485, 0.95), (1, 0.44))
+        )
     if above > beside:
         return [((0, 1, 0.52, 0.96), above), ((0, 1, 0, 0.44), above)]
     return [((0, 0.485, 0, 0.95), beside), ((0.515, 1, 0, 0.95), beside)]
 
 
-def _legend() -> list[Trace]:
+def _legend(places: Places) -> list[Trace]:
     """What the colours of the lanes mean."""
     quarters = [f"busy up to {number * 100 // len(BUSY)}%" for number in range(1, len(BUSY) + 1)]
     names = ["link idle", *quarters, "carries the part that is followed"]
+    colours = [IDLE, *BUSY, PART]
+    if places.die.any():
+        names.append("idle link on the die, between the two devices of a chip")
+        colours.append(DIE_IDLE)
     return [
         {
             "type": "scatter",
@@ -98,7 +110,7 @@ def _legend() -> list[Trace]:
             "xaxis": "x1",
             "yaxis": "y1",
         }
-        for name, colour in zip(names, (IDLE, *BUSY, PART), strict=True)
+        for name, colour in zip(names, colours, strict=True)
     ]
 
 
@@ -195,10 +207,10 @@ def _axes(panel: Panel) -> dict[str, Any]:
                 "anchor": f"x{suffix}",
             },
         }
-    room = 0.45  # for the names of the axes, which may be cut off rather than all be small
-    size = (high - low + 2 * room) / (high - low + 2 * room).max()
-    seen = (high - low) / (high - low + 2 * room).max()
+    room = 0.7  # for the names of the axes
     span = (right - left) * _WIDTH / ((top - bottom) * _PLOT_HEIGHT)
+    scale, middle = camera(panel.all_places - (low + high) / 2, span)
+    size, centre = 2 * scale * (high - low + 2 * room), 2 * scale * middle  # plotly shows 2 of its units in height
     axes = {
         f"{name}axis": hidden | {"range": [low[i] - room, high[i] + room], "autorange": False}
         for i, name in enumerate("xyz")
@@ -207,7 +219,11 @@ def _axes(panel: Panel) -> dict[str, Any]:
         "domain": {"x": [left, right], "y": [bottom, top]},
         "aspectmode": "manual",
         "aspectratio": dict(zip("xyz", size.tolist(), strict=True)),
-        "camera": camera(seen, span),
+        "camera": {
+            "center": dict(zip("xyz", centre.tolist(), strict=True)),
+            "eye": dict(zip("xyz", (centre + 2 * np.array(VIEW)).tolist(), strict=True)),
+            "projection": {"type": "orthographic"},
+        },
     }
     # The words of the legend need axes to belong to.
     return {f"scene{suffix}": scene | axes, "xaxis": hidden, "yaxis": hidden}

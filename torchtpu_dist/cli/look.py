@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import hypot, prod, sqrt
 from types import MappingProxyType
 
 from torchtpu_dist.cli.scene import COLOURS, MOST_SLICES, Kind, Place, Scene
@@ -10,6 +10,9 @@ from torchtpu_dist.mesh import Slice
 
 CHIP = 0.3  # diameter of a chip, in steps of the lattice
 FEWEST = (7.0, 5.0)  # steps of the lattice across and down that a picture has room for at least
+# Where space is looked at from (right, back, up), without perspective: up to 7 chips behind each other no chip seems to
+# stand on another one or on a link of another layer. One step back goes 0.375 right and 0.22 up, nearly.
+VIEW = (0.375, -1.0, 0.22)
 INK, QUIET = "#1B1F24", "#5B6570"
 # The palette of Okabe and Ito, which people of any colour vision tell apart; its red is kept for what is twisted.
 HOSTS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#F0E442")
@@ -37,6 +40,13 @@ LINES: Mapping[Kind, Look] = MappingProxyType(
         "die": Look(INK, 9),
     }
 )
+
+
+def seen(way: Place) -> float:
+    """How long ``way`` (right, up, back; of length 1) looks from :data:`VIEW`."""
+    right, up, back = way
+    along = (right * VIEW[0] + back * VIEW[1] + up * VIEW[2]) / hypot(*VIEW)
+    return sqrt(1 - along**2)
 
 
 def faded(colour: str, share: float) -> str:

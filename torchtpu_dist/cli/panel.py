@@ -20,7 +20,7 @@ from torchtpu_dist.cli.places import Places
 Trace = dict[str, Any]
 Levels = npt.NDArray[np.uint8]
 
-IDLE, _EMPTY = "#DCE1E6", "#F4F6F8"
+IDLE, DIE_IDLE, _EMPTY = "#DCE1E6", INK, "#F4F6F8"
 BUSY = ("#F9D3A0", "#F2A040", "#DD5F14", "#A32408")  # up to a quarter of what the link can carry, a half, ...
 _ARRIVED, PART, _SHARE = "#0072B2", "#009E73", "#8E5A9E"
 _MOST_LABELS = 64  # with more chips nothing is written on them
@@ -47,10 +47,11 @@ class Panel:
         places, origin = self.places, self.captions.origin
         traces = []
         if places.flat:
-            traces.append(self._lines(IDLE, 1.2) | self._at(_with_gaps(places.lanes)))
+            traces.append(self._lines(IDLE, 1.2) | self._at(_with_gaps(places.lanes[~places.die])))
+            traces.append(self._lines(DIE_IDLE, 3.0) | self._at(_with_gaps(places.lanes[places.die])))
         ring = {"symbol": "circle-open", "size": 1.25 * self._chip + 5, "color": INK, "line": {"width": 2.5}}
         traces.append(self._trace("markers", marker=ring) | self._at(places.chips[origin : origin + 1]))
-        names, ends = zip(*places.axis_marks(self.captions.axis_names()), strict=True)
+        names, ends = zip(*self._marks, strict=True)
         font = {"size": 14, "color": QUIET}
         unclipped = {"cliponaxis": False} if places.flat else {}
         traces.append(self._trace("text", text=names, textfont=font, **unclipped) | self._at(np.array(ends)))
@@ -64,8 +65,11 @@ class Panel:
             head = {"symbol": "triangle-up", "size": self._arrow, "opacity": 1}
             lanes.append(self._trace("markers", marker=head | _scale(colours, len(colours) - 1)))
         else:
-            line = {"width": (3.5, 4.5)[self.number]} | _scale(colours, len(colours) - 1)
-            lanes = [self._trace("lines", line=line) | self._at(_with_gaps(self.places.lanes))]
+            line: Trace = {"width": (3.5, 4.5)[self.number]} | _scale(colours, len(colours) - 1)
+            lanes = [self._trace("lines", line=line) | self._at(_with_gaps(self.places.lanes[~self.places.die]))]
+            if self.places.die.any():
+                line = {"width": 8.0} | _scale((DIE_IDLE, *self._colours), len(colours) - 1)
+                lanes.append(self._trace("lines", line=line) | self._at(_with_gaps(self.places.lanes[self.places.die])))
         chips = {"size": self._chip, "line": {"width": 1, "color": QUIET}, "opacity": 1}
         # A share that is still to be added counts as less than nothing, see _values.
         chips |= _scale((_SHARE, _EMPTY, PART), 1, -1) if self.number else _scale((_EMPTY, _ARRIVED), 1)
@@ -83,7 +87,9 @@ class Panel:
             marker = {"color": levels[levels > 0][: len(busy)], "angle": angle}
             changes.append(self._at(busy[:, 0] + 0.62 * way) | {"marker": marker})
         else:
-            changes.append({"line": {"color": np.repeat(levels, 3)}})
+            changes.append({"line": {"color": np.repeat(levels[~self.places.die], 3)}})
+            if self.places.die.any():
+                changes.append({"line": {"color": np.repeat(levels[self.places.die], 3)}})
         values = self._values(frame)
         chips: Trace = {"marker": {"color": np.round(values, 3).astype(np.float32)}}
         if self._has_labels:
@@ -105,6 +111,16 @@ class Panel:
         return np.where(state.has > 0, state.has, -state.to_add) if self.number else state.arrived
 
     @property
+    def _marks(self) -> list[tuple[str, Floats]]:
+        return self.places.axis_marks(self.captions.axis_names())
+
+    @property
+    def all_places(self) -> Floats:
+        """``(m, 3)``, all that is to be seen: chips, lanes and the names of the axes."""
+        marks = np.array([place for _, place in self._marks])
+        return np.concatenate([self.places.chips, self.places.lanes.reshape(-1, 3), marks])
+
+    @property
     def _colours(self) -> tuple[str, ...]:
         """Of busy lanes, by level from 1."""
         return (PART,) if self.number else BUSY
@@ -124,7 +140,10 @@ class Panel:
     @property
     def _chip(self) -> float:
         """The size of a chip in pixels."""
-        return min(44.0, 0.45 * self.pixels) if self.places.flat else max(4.0, min(16.0, 0.13 * self.pixels))
+        two = bool(self.places.die.any())
+        if self.places.flat:
+            return min(64.0, (0.45, 0.3)[two] * self.pixels)
+        return max(3.0, min(16.0, (0.085, 0.06)[two] * self.pixels))  # plotly draws these twice as large
 
     @property
     def _arrow(self) -> float:

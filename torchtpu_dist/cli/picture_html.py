@@ -17,7 +17,6 @@ from torchtpu_dist.mesh import Slice
 _PANEL = 0.24  # of the width: figures and legend, on the left
 _PIXELS = (1000, 850)  # what a slice is expected to get on a screen; only sizes of dots and text follow from it
 _FONT = "Helvetica, Arial, sans-serif"
-_EYE = (0.5, -1.6, 0.75)  # where space is seen from: a little from the right and above
 _LIGHT = {"x": -2000, "y": 4000, "z": -4000}  # from behind the one who looks
 _DIAGONAL = 2.65  # of what is seen, in plotly's units: so it fills the room
 _DASHES = 4  # of a wrap link in space
@@ -95,9 +94,9 @@ def _radius(scene: Scene) -> float:
 
 
 def _clearance(scene: Scene, line: Line) -> float:
-    """How far from the middle of a chip a line begins: at its surface, which would not hide the line."""
+    """How far from the middle of a chip a line begins: where it would seem to stand on the chip no longer."""
     if scene.is_simplified or scene.slice.generation.devices_per_chip == 1 or line.kind == "die":
-        return _radius(scene)
+        return _radius(scene) / (look.seen(scene.directions[line.axis]) if len(line.places) == 2 else 1.0)
     # Two devices stand to the right and to the left of the middle.
     return DIE + _radius(scene) if scene.directions[line.axis][0] else 0.0
 
@@ -250,7 +249,7 @@ def _lay_out_space(figure: Any) -> None:
             "aspectratio": {
                 axis: (high - low) / diagonal * _DIAGONAL for axis, (low, high) in zip("xyz", ranges, strict=True)
             },
-            "camera": {"eye": dict(zip("xyz", _EYE, strict=True)), "projection": {"type": "orthographic"}},
+            "camera": {"eye": dict(zip("xyz", look.VIEW, strict=True)), "projection": {"type": "orthographic"}},
             **{
                 f"{axis}axis": {"visible": False, "range": list(span)} for axis, span in zip("xyz", ranges, strict=True)
             },

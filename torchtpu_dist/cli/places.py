@@ -7,23 +7,26 @@ drawn as stubs at opposite edges of the picture. A ring by itself is drawn as a 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import pi, sin, tan
+from math import pi, sin
 
 import numpy as np
 
 from torchtpu_dist.cli.arrival import Bools, Floats
+from torchtpu_dist.cli.look import VIEW
+from torchtpu_dist.cli.scene import directions
 from torchtpu_dist.collectives.graph import NONE, Graph, Int64s, coordinates
 from torchtpu_dist.mesh.torus import Torus
 
-_VIEWER = np.array((0.6, -1.0, 0.55))  # of things in space: the direction to look from
-_HALF_VIEW = tan(pi / 8)  # plotly's cameras see 45 degrees upright
-
-_GAP = 0.22  # lanes in a plane begin and end so far from the middle of a chip
+_GAP = 0.22  # lanes in a plane begin and end so far from the middle of a chip, if that is not half of the link
 _STUB = 0.68  # and a stub ends so far from it
-_SPACE_GAP, _SPACE_STUB = 0.15, 0.5  # the same in space
+_SPACE_GAP, _SPACE_STUB = 0.14, 0.2  # in space, as it is seen: where a lane begins, and how long a stub is
+_DIE_GAP = 0.27  # of a die link in a plane: where its lanes begin, of its length
+_MARGIN = 0.2  # around what is seen in space
 _ASIDE = 0.085  # from the middle of a link to each of its lanes
 _RIGHT, _BACK, _UP = np.eye(3)
-_DIE = np.array((0.28, -0.28, 0.28))  # from one device of a chip to the other, where three more axes are drawn
+# From one device of a chip to the other, where more axes are drawn.
+_DIE = np.array((0.32, 0.0, -0.12))  # in space: as seen, beside what else is there
+_DIE_IN_PLANE = np.array((0.42, -0.42, 0.0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +40,7 @@ class Places:
         link: ``(m,)``, the link of each lane, numbered as in :class:`Graph`.
         back: ``(m,)``, the link the other way.
         ways: ``(dims, 3)``, one step along each axis of the torus.
+        die: ``(m,)``, whether the lane is one of a die link, which joins the two devices of a chip.
         is_circle: whether a ring is drawn as one; then :attr:`ways` means nothing.
     """
 
@@ -46,15 +50,19 @@ class Places:
     link: Int64s
     back: Int64s
     ways: Floats
+    die: Bools
     is_circle: bool
 
     @classmethod
-    def of(cls, torus: Torus) -> "Places":
-        """A plane has its first axis downwards and its second to the right; in space the longest axis goes to the
-        right, and of the others the first one back, the second one up. A fourth axis is two devices close together."""
-        used = [axis for axis, side in enumerate(torus.sides) if side > 1]
-        flat, is_circle = len(used) < 3, len(used) == 1 and torus.wrap[used[0]]
-        ways = _ways(torus, used)
+    def of(cls, torus: Torus, die_axis: int | None = None) -> "Places":
+        """Axes go as in all pictures (:func:`directions`), one by itself to the right. ``die_axis``, that of the two
+        devices of a chip, is a short step aside."""
+        used = [axis for axis, side in enumerate(torus.sides) if side > 1 and axis != die_axis]
+        if len(used) > 3:
+            raise AssertionError(f"at most three axes besides that of a chip's devices are drawn, got {torus.sides}")
+        has_die = die_axis is not None and torus.sides[die_axis] > 1
+        flat, is_circle = len(used) < 3, len(used) == 1 and torus.wrap[used[0]] and not has_die
+        ways = _ways(torus, used, die_axis if has_die else None)
         chips = _circle(torus.num_points) if is_circle else coordinates(torus) @ ways
         graph = Graph.of(torus)
         lanes, links, backs = [np.zeros((0, 2, 3))], [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
@@ -67,12 +75,18 @@ class Places:
                 lanes += [_lanes(start[~wraps], end[~wraps]), _stubs(start[wraps], way), _stubs(end[wraps], -way, True)]
                 order = [~wraps, wraps, wraps]
             else:
-                half = np.where(wraps[:, None], start + _SPACE_STUB * way, (start + end) / 2)
-                lanes.append(np.stack([start + 2 * _SPACE_GAP * (half - start), half], axis=1))
+                seen = float(np.linalg.norm(way @ _screen()))
+                gap = min(0.35, _SPACE_GAP / seen)
+                reach = np.where(wraps, gap + _SPACE_STUB / seen, 0.5)[:, None] * way
+                whole = np.where(wraps[:, None], way, end - start)
+                half = np.where(wraps[:, None], start + reach, (start + end) / 2)
+                lanes.append(np.stack([start + gap * whole, half], axis=1))
                 order = [np.ones_like(wraps)]
             links += [number[which] for which in order]
             backs += [back[which] for which in order]
-        return cls(flat, chips, np.concatenate(lanes), np.concatenate(links), np.concatenate(backs), ways, is_circle)
+        link = np.concatenate(links)
+        die = link % max(1, graph.num_ports) // 2 == (die_axis if has_die else NONE)
+        return cls(flat, chips, np.concatenate(lanes), link, np.concatenate(backs), ways, die, is_circle)
 
     def axis_marks(self, names: Sequence[str]) -> list[tuple[str, Floats]]:
         """The name of each axis with an arrow, and where to write it; ``names`` are of all axes of the torus."""
@@ -81,11 +95,14 @@ class Places:
         low, high = self.box
         marks = []
         for name, way in zip(names, self.ways, strict=True):
-            if self.flat and way[0]:
+            if np.count_nonzero(way) > 1:
+                below = np.array((way[0], 0, low[2] - 0.15))
+                marks.append((f"{name} ↘", np.array((0.62, -0.2, 0)) if self.flat else below))
+            elif self.flat and way[0]:
                 marks.append((f"{name} →", np.array((low[0] + 0.3, high[1] + 0.35, 0))))
             elif self.flat and way[1]:
                 marks.append((f"{name} ↓", np.array((low[0] - 0.35, high[1] - 0.3, 0))))
-            elif np.count_nonzero(way) == 1:
+            elif way.any():
                 arrow, at = ("↗", (1, 1, 0)) if way[1] else ("→", (1, 0, 0)) if way[0] else ("↑", (0, 0, 1))
                 corner = np.where(at, high, low)
                 marks.append((f"{name} {arrow}", corner + 0.3 * np.sign(way) + (0.12 * _RIGHT if way[1] else 0)))
@@ -98,37 +115,36 @@ class Places:
         return np.stack([everything.min(axis=0), everything.max(axis=0)])
 
 
-def camera(size: Floats, span: float) -> dict[str, dict[str, float]]:
-    """The plotly camera that just sees a box of ``size``, around 0, on a screen of width ``span`` and height 1."""
-    towards = _VIEWER / np.linalg.norm(_VIEWER)
+def camera(places: Floats, span: float) -> tuple[float, Floats]:
+    """How to look at ``places``, ``(m, 3)``, on a screen of width ``span`` and height 1, without perspective.
+
+    Returns how much of the screen's height one unit takes, and the place that is in its middle.
+    """
+    screen = _screen()
+    seen = places @ screen
+    low, high = seen.min(axis=0) - _MARGIN, seen.max(axis=0) + _MARGIN
+    scale = float((np.array((span, 1.0)) / (high - low)).min())
+    return scale, screen @ ((low + high) / 2)
+
+
+def _screen() -> Floats:
+    """``(3, 2)``: what is right and what is up for the one who looks, each of length 1."""
+    towards = np.array(VIEW) / np.linalg.norm(VIEW)
     right = np.cross(_UP, towards)
     right /= np.linalg.norm(right)
-    up = np.cross(towards, right)
-    corners = (np.indices((2, 2, 2)).reshape(3, -1).T - 0.5) * size
-    across, upright, nearer = corners @ right, corners @ up, corners @ towards
-    centre, distance = np.zeros(2), 1.0
-    for _ in range(20):  # closer and closer to where the box fits and stands in the middle
-        depth = distance - nearer
-        seen = np.stack([(across - centre[0]) / depth, (upright - centre[1]) / depth])
-        centre += (seen.max(axis=1) + seen.min(axis=1)) / 2 * distance
-        needed = np.abs(seen).max(axis=1) / np.array((span, 1.0)) / _HALF_VIEW
-        distance *= 0.5 + 0.5 * 1.12 * float(needed.max())
-    middle = centre[0] * right + centre[1] * up
-    eye = middle + distance * towards
-    return {name: dict(zip("xyz", place.tolist(), strict=True)) for name, place in (("eye", eye), ("center", middle))}
+    return np.stack([right, np.cross(towards, right)], axis=1)
 
 
-def _ways(torus: Torus, used: list[int]) -> Floats:
+def _ways(torus: Torus, used: list[int], die_axis: int | None) -> Floats:
     """``(dims, 3)``, one step along each axis; nothing for an axis of one point."""
     ways = np.zeros((len(torus.sides), 3))
-    if len(used) < 3:
-        chosen = dict(zip(used, (_RIGHT,) if len(used) == 1 else (-_BACK, _RIGHT), strict=False))
-    else:
-        longest = max(used[:3], key=lambda axis: (torus.sides[axis], axis))
-        others = [axis for axis in used if axis != longest]
-        chosen = dict(zip((longest, *others), (_RIGHT, _BACK, _UP, _DIE), strict=False))
-    for axis, way in chosen.items():
-        ways[axis] = way
+    for axis, (right, up, back) in zip(used, directions(tuple(torus.sides[axis] for axis in used)), strict=True):
+        # A plane is seen from above: what is up in a picture of one is back.
+        ways[axis] = (right, up, 0) if len(used) < 3 else (right, back, up)
+    if len(used) == 1:
+        ways[used[0]] = _RIGHT
+    if die_axis is not None:
+        ways[die_axis] = (_RIGHT, _DIE_IN_PLANE, _DIE_IN_PLANE, _DIE)[len(used)]
     return ways
 
 
@@ -150,8 +166,10 @@ def _circle(n: int) -> Floats:
 
 def _lanes(start: Floats, end: Floats) -> Floats:
     """In a plane from chips at ``start`` to their neighbours at ``end``, ``(m, 3)`` each."""
-    way = end - start
-    return np.stack([start + _GAP * way, end - _GAP * way], axis=1) + _aside(way)[:, None]
+    length = np.linalg.norm(end - start, axis=1, keepdims=True)
+    way = (end - start) / length
+    gap = np.minimum(_GAP, _DIE_GAP * length)
+    return np.stack([start + gap * way, end - gap * way], axis=1) + _aside(way)[:, None]
 
 
 def _stubs(chip: Floats, way: Floats, arriving: bool = False) -> Floats:

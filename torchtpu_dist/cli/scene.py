@@ -113,16 +113,8 @@ class Scene:
 
     @cached_property
     def directions(self) -> tuple[Place, ...]:
-        """The way that each axis goes in the picture.
-
-        In a plane x goes down and y to the right, as in the text. In space the longest axis goes to the right and the
-        shortest other one back, so that it is the one (or one of the two) that is twisted.
-        """
-        if self.is_flat:
-            return (_DOWN, _RIGHT, _BACK)[: len(self.sides)]
-        longest = self.sides.index(max(self.sides))
-        shortest = min((axis for axis in range(3) if axis != longest), key=lambda axis: self.sides[axis])
-        return tuple({longest: _RIGHT, shortest: _BACK}.get(axis, _UP) for axis in range(3))
+        """The way that each axis goes in the picture."""
+        return (*directions(self.sides[:2]), _BACK)[: len(self.sides)] if self.is_flat else directions(self.sides)
 
     @property
     def size(self) -> Place:
@@ -278,6 +270,19 @@ class Scene:
             here = self._lands(here, axis)
             if here == origin:
                 return
+
+
+def directions(sides: Coordinate) -> tuple[Place, ...]:
+    """The way that each axis goes in every picture of two or three axes of these ``sides``.
+
+    In a plane the first goes down and the second to the right, as in the text. In space the longest axis goes to the
+    right and the shortest other one back, so that it is the one (or one of the two) that is twisted.
+    """
+    if len(sides) < 3:
+        return (_DOWN, _RIGHT)[: len(sides)]
+    longest = sides.index(max(sides))
+    shortest = min((axis for axis in range(3) if axis != longest), key=lambda axis: sides[axis])
+    return tuple({longest: _RIGHT, shortest: _BACK}.get(axis, _UP) for axis in range(3))
 
 
 def scenes(slice_: Slice) -> list[Scene]:

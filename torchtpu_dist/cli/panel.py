@@ -143,7 +143,7 @@ class Panel:
         two = bool(self.places.die.any())
         if self.places.flat:
             return min(64.0, (0.45, 0.3)[two] * self.pixels)
-        return max(3.0, min(16.0, (0.085, 0.06)[two] * self.pixels))  # plotly draws these twice as large
+        return max(3.0, min(16.0, (0.075, 0.06)[two] * self.pixels))  # plotly draws these twice as large
 
     @property
     def _arrow(self) -> float:

@@ -20,6 +20,7 @@ _FONT = "Helvetica, Arial, sans-serif"
 _LIGHT = {"x": -2000, "y": 4000, "z": -4000}  # from behind the one who looks
 _DIAGONAL = 2.65  # of what is seen, in plotly's units: so it fills the room
 _DASHES = 4  # of a wrap link in space
+_BALL = 0.11  # radius of a chip in space: no link of a nearer layer is seen to cross it, four layers deep
 
 
 def write_html(slice_: Slice, path: Path) -> None:
@@ -90,7 +91,7 @@ def _radius(scene: Scene) -> float:
     """Of a chip, of one of the two devices of a chip, or half the side of a cube of chips."""
     if scene.is_simplified:
         return 0.22
-    return look.CHIP / 2 * (0.7 if scene.slice.generation.devices_per_chip == 2 else 1)
+    return _BALL * (0.7 if scene.slice.generation.devices_per_chip == 2 else 1)
 
 
 def _clearance(scene: Scene, line: Line) -> float:

@@ -294,6 +294,7 @@ def test_axes_go_as_in_the_picture_of_the_slice_and_all_are_named(name):
         ("all_reduce", "2*v5p-16", "all"),
         ("reduce_scatter", "v6e-256", "x"),
         ("reduce", "tpu7x-8", "core"),
+        ("all_gather", "tpu7x-8", "all"),
     ],
 )
 def test_the_page_stands_alone_and_says_what_it_shows(op, name, axes, tmp_path):
@@ -309,6 +310,8 @@ def test_the_page_stands_alone_and_says_what_it_shows(op, name, axes, tmp_path):
     assert len(page) < 15e6
     page_figure = figure(priced, question.group)
     opened = page_figure.layout.sliders[0].active
+    last = page_figure.layout.annotations[-1].text
+    assert ("two lanes" in last) == (page_figure.data[0].type == "scatter") != ("half of a link" in last)
     assert "step 0 of" not in page_figure.layout.annotations[0].text
     assert all("step 0 of" in frame.layout.annotations[0].text for frame in page_figure.frames[:opened])
     assert page_figure.layout.annotations == page_figure.frames[opened].layout.annotations

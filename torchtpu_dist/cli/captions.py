@@ -59,7 +59,7 @@ class Captions:
     def footnote(self) -> str:
         """How to read the picture."""
         torus = self.group.network.torus
-        if sum(side > 1 for side in torus.sides) < 3:
+        if sum(side > 1 for axis, side in enumerate(torus.sides) if axis != self.die_axis) < 3:
             parts = ["Each link has two lanes, one a direction; traffic keeps to the right."]
         else:
             parts = ["On the left, the half of a link next to a chip shows what the chip sends."]

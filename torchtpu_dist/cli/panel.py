@@ -156,7 +156,7 @@ class Panel:
 
     def _named(self) -> Trace:
         """Where the chips are and what is said when the mouse is on one."""
-        what = "%{customdata}" if self.number else "%{marker.color:.0%}: what the blue says"
+        what = "%{customdata}" if self.number else "blue: %{marker.color:.0%}"
         return self._at(self.places.chips) | {
             "hoverinfo": "all",
             "hovertext": self.captions.position_names,

@@ -419,6 +419,8 @@ direction of a link. The prices are read off proven schedules, not off these for
 
 ## Bounds
 Steps of the schedule for large arrays, and its time for the bytes over the least that the links allow (1 is optimal).
+On open axes an all-reduce as a reduce-scatter and an all-gather, the published form, stays above 1: links in the middle
+could do more than that asks of them.
 
 {bounds_table()}
 

@@ -153,7 +153,8 @@ def assign(
 
     ``cost`` says what an axis pays for a network; without it each axis gathers four times what the next one out does,
     and the outermost :data:`GATHERED_BYTES`. No assignment has a lower sum, but that with ``whole_axes_first`` physical
-    axes are split only where they cannot be dealt out whole with all rings closed.
+    axes are split only where they cannot be dealt out whole with all rings closed. An open axis counts as whole too,
+    where a split may have a much lower sum; see docs/network.md.
 
     Raises AssignmentError when a name occurs twice, a degree is below 1, the product of the degrees is not the number
     of devices, or an axis would have to cross slices and must not.

@@ -2,7 +2,6 @@
 
 import re
 from collections import Counter
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch
 from torchtpu_dist.collectives import recorder
 from torchtpu_dist.collectives.cost import price
 from torchtpu_dist.collectives.schedule import Op
-from torchtpu_dist.estimate.traffic import Traffic, step_traffic, traffic_cost
+from torchtpu_dist.estimate.traffic import Traffic, least_traffic_cost, step_traffic, traffic_cost
 from torchtpu_dist.mesh import Network, Slice, assign
 from torchtpu_dist.mesh.fit import factorisations
 from torchtpu_dist.mesh.spans import Span, network
@@ -103,19 +102,16 @@ def test_what_is_counted_is_what_is_called(layout: str) -> None:
     )
 
 
-def test_the_time_of_traffic_is_bytes_and_latency_of_each_call() -> None:
+def test_the_time_of_traffic_is_the_price_of_each_call() -> None:
     ring = network(Slice.parse("v6e-256"), [Span(0, 16, 1)])
     gather = Traffic("dp_shard", Op.ALL_GATHER, 10**9, 3, "weights")
-    assert gather.least_us(ring) == pytest.approx(3 * (1e9 * 15 / 16 / 180e3 + 1.4 + 7 * 0.6))
+    assert gather.time_us(ring) == 3 * price(Op.ALL_GATHER, 10**9, ring).time_us
     reduce = Traffic("dp_shard", Op.ALL_REDUCE, 10**9, 3, "gradients")
-    assert reduce.least_us(ring) == pytest.approx(2 * gather.least_us(ring))
     across = network(Slice.parse("2*v5p-16"), [], num_slices=2)
-    assert reduce.least_us(across) > 3 * 1e9 / 6.25e3
+    assert reduce.time_us(across) > 3 * 1e9 / 6.25e3
     cost = traffic_cost([gather, reduce])
-    assert cost("dp_shard", ring) == pytest.approx(3 * gather.least_us(ring))
+    assert cost("dp_shard", ring) == gather.time_us(ring) + reduce.time_us(ring)
     assert cost("tp", ring) == 0
-    # What is shown is the price, which has the start of the operation too.
-    assert gather.time_us(ring) == 3 * price(Op.ALL_GATHER, 10**9, ring).time_us > gather.least_us(ring)
 
 
 def test_who_sends_more_gets_the_larger_part_of_the_torus() -> None:
@@ -126,24 +122,24 @@ def test_who_sends_more_gets_the_larger_part_of_the_torus() -> None:
         assert made.axis(heavy).physical_axes == ("x", "y")
 
 
-@pytest.mark.parametrize("name", ["v5e-16", "v5p-32", "tpu7x-16", "v5p:4x4x12"])
-def test_by_closed_forms_what_is_chosen_is_what_the_schedules_would_choose(name: str) -> None:
-    """To within 3%, whatever the degrees, when every assignment is a candidate."""
+@pytest.mark.parametrize("name", ["v5e-16", "v5p-64", "v5p-256", "tpu7x-16", "2*v5p-32"])
+@pytest.mark.parametrize("bytes_", [2**12, 2**24])
+def test_what_is_chosen_is_the_cheapest_by_the_price_of_schedules(name: str, bytes_: int) -> None:
+    """Whatever the degrees: bounds only spare the search most of the prices."""
     slice_ = Slice.parse(name)
     traffic = [
-        Traffic("tp", Op.ALL_GATHER, 2**22, 8, ""),
-        Traffic("dp_shard", Op.REDUCE_SCATTER, 2**24, 2, ""),
-        Traffic("dp_replicate", Op.ALL_REDUCE, 2**22, 1, ""),
+        Traffic("tp", Op.ALL_GATHER, bytes_, 8, ""),
+        Traffic("dp_shard", Op.REDUCE_SCATTER, 4 * bytes_, 2, ""),
+        Traffic("dp_replicate", Op.ALL_REDUCE, bytes_, 1, ""),
     ]
+    cost, least = traffic_cost(traffic), least_traffic_cost(traffic)
 
-    @cache
-    def priced(axis: str, network: Network) -> float:
-        return sum(s.calls * price(s.op, s.full_bytes, network).time_us for s in traffic if s.axis == axis)
+    def exact(axis: str, network: Network) -> float:
+        priced_us = cost(axis, network)
+        assert least(axis, network) <= priced_us * (1 + 1e-12)
+        return priced_us
 
     for degrees in factorisations(slice_.num_devices, 3):
-        axes = list(zip(("dp_replicate", "dp_shard", "tp"), degrees, strict=True))
-        chosen, best = (
-            sum(priced(axis.name, axis.network) for axis in assign(slice_, axes, cost, False).axes if axis.degree > 1)
-            for cost in (traffic_cost(traffic), priced)
-        )
-        assert best * (1 - 1e-12) <= chosen <= 1.03 * best
+        if slice_.num_devices // slice_.num_slices % degrees[2] == 0:
+            axes = list(zip(("dp_replicate", "dp_shard", "tp"), degrees, strict=True))
+            assert assign(slice_, axes, cost, least) == assign(slice_, axes, exact)

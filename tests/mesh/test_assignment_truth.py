@@ -40,7 +40,7 @@ def test_all_factorisations_of_small_slices(slice_: Slice) -> None:
         check(assignment)
         assert assign(slice_, axes) == assignment
         if slice_.num_devices < 64 or number % 3 == 0:
-            check(assign(slice_, axes, cost=any_cost(number), whole_axes_first=False))
+            check(assign(slice_, axes, cost=any_cost(number)))
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_some_factorisations_of_larger_slices(slice_: Slice) -> None:
     for seed, degrees in enumerate(random.Random(str(slice_)).sample(possible, 3)):
         axes = list(zip(("dp_replicate", "dp_shard", "cp", "tp"), degrees, strict=True))
         check(assign(slice_, axes))
-        check(assign(slice_, axes, cost=any_cost(seed), whole_axes_first=False))
+        check(assign(slice_, axes, cost=any_cost(seed)))
 
 
 @pytest.mark.parametrize("name", ["2*v5p-16", "4*v5e-4", "2*tpu7x-8", "3*v5e-8", "2*v5p-256", "6*v4-8"])

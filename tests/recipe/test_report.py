@@ -76,7 +76,7 @@ def test_assignment_table_has_axes_walk_hops_and_what_a_device_gets() -> None:
     text = dry_run("llama3_debug", "slice=4*v5e-8", "parallelism.data_parallel_replicate_degree=2")
     table = rows(text, "device mesh", "traffic")
     assert table["dp_replicate"] == ["2", "slice[::2]", "DCN", "-", "3.1 (DCN)"]
-    assert table["dp_shard"] == ["8", "slice[:2]+y", "DCN, line", "1", "45, 3.1 (DCN)"]
+    assert table["dp_shard"] == ["8", "slice[:2]+x+y[::2]", "DCN, ring", "2", "67.5, 3.1 (DCN)"]
     assert "parts as Python slices: x[:4] is four neighbours" in text
     assert "parts as Python" not in dry_run("llama3_8b_v5p_128")
 
@@ -124,10 +124,10 @@ def test_head_draws_the_slice_and_names_what_carries_each_axis() -> None:
     assert head("slice=v5e-8").splitlines()[:6] == [
         "slice       v5e-8: 8 chips, 2x4, no axis wraps; 1 host, 8 devices",
         "            rank on each chip: x down (2), y right (4)",
-        "                0 -- 2 -- 4 -- 6",
+        "                0 -- 1 -- 2 -- 3",
         "                |    |    |    |",
-        "                1 -- 3 -- 5 -- 7",
-        "mesh        dp_shard=4 on y (line), tp=2 on x (line)",
+        "                6 -- 7 -- 4 -- 5",
+        "mesh        dp_shard=4 on x+y[::2] (ring), tp=2 on y[:2] (line)",
     ]
     plan = planned("llama3_debug")[1]
     local = plan.memory.parameters_bytes // 4

@@ -18,7 +18,9 @@ how evenly the chips arrive. docs/validation.md compares with measurements.
 from dataclasses import dataclass
 
 from torchtpu_dist.collectives.choose import Choice
+from torchtpu_dist.collectives.constants import DCN_HOP_US, fixed_us, hops_us
 from torchtpu_dist.collectives.plan import Plan
+from torchtpu_dist.collectives.profile import bound_by_byte
 from torchtpu_dist.collectives.schedule import Op
 from torchtpu_dist.errors import ScheduleError
 from torchtpu_dist.mesh.network import Network
@@ -117,3 +119,17 @@ def price(op: Op, full_bytes: int, network: Network, root: int = 0, algorithm: s
         link_utilisation=chosen.use_by_byte * full_bytes / time_us if time_us else 0.0,
         alternatives=tuple((other.plan.algorithm, other_us) for other_us, other in others),
     )
+
+
+def at_least_us(op: Op, full_bytes: int, network: Network) -> float:
+    """Microseconds that no plan can do without: quick to get, and never more than the :func:`price`.
+
+    The start of the operation, the first byte's way to the farthest position, and the bytes' bound; no schedule is
+    made. Arguments as for :func:`price`.
+    """
+    if network.num_ranks == 1:
+        return 0.0
+    # A twist shortens the ways across the slice; one hop there is in any case.
+    hops = min(network.hops) if network.torus.twist else network.longest_hops
+    dcn_us = DCN_HOP_US if network.num_slices > 1 else 0.0
+    return fixed_us(network.generation) + hops_us(hops) + dcn_us + bound_by_byte(op, network) * full_bytes

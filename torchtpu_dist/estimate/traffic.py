@@ -21,8 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from torchtpu_dist.collectives.constants import DCN_HOP_US, hops_us
-from torchtpu_dist.collectives.cost import price
+from torchtpu_dist.collectives.cost import at_least_us, price
 from torchtpu_dist.collectives.schedule import Op
 from torchtpu_dist.estimate.memory import DTYPE_BYTES, num_recomputed_blocks
 from torchtpu_dist.estimate.weights import weights
@@ -63,29 +62,19 @@ class Traffic:
         """Microseconds of all calls, one after the other, on ``network``: their price."""
         return self.calls * price(self.op, self.full_bytes, network).time_us
 
-    def least_us(self, network: Network) -> float:
-        """Microseconds that all calls take at least: what :func:`traffic_cost` compares networks by."""
-        return self.calls * _least_us(self.op, self.full_bytes, network)
+    def at_least_us(self, network: Network) -> float:
+        """Microseconds that all calls take at least: never more than :meth:`time_us`, and quick to get."""
+        return self.calls * at_least_us(self.op, self.full_bytes, network)
 
 
 def traffic_cost(traffic: Sequence[Traffic]) -> Cost:
-    """What an axis pays for a network: the least time of all its ``traffic`` there, in microseconds."""
-
-    def cost(axis: str, network: Network) -> float:
-        return sum(sent.least_us(network) for sent in traffic if sent.axis == axis)
-
-    return cost
+    """What an axis pays for a network: the price of all its ``traffic`` there, in microseconds."""
+    return lambda axis, network: sum(sent.time_us(network) for sent in traffic if sent.axis == axis)
 
 
-def _least_us(op: Op, full_bytes: int, network: Network) -> float:
-    """One collective on ``network``, by the closed forms that its schedules come close to.
-
-    Not the price of a schedule (:func:`torchtpu_dist.collectives.cost.price`): the search asks about hundreds of
-    networks, and to schedule a large open one takes seconds. What is chosen is the same, to within 3% of its price.
-    """
-    rounds = 2 if op is Op.ALL_REDUCE else 1
-    latency_us = hops_us(network.longest_hops) + (DCN_HOP_US if network.num_slices > 1 else 0.0)
-    return rounds * (latency_us + network.gather_us(full_bytes))
+def least_traffic_cost(traffic: Sequence[Traffic]) -> Cost:
+    """What an axis pays for a network at least: the search asks about thousands of networks, and prices few of them."""
+    return lambda axis, network: sum(sent.at_least_us(network) for sent in traffic if sent.axis == axis)
 
 
 def step_traffic(

@@ -1,11 +1,10 @@
 """Which physical axes of a slice carry which logical axis of the device mesh, and so where every rank sits.
 
-A logical axis takes whole physical axes where that goes and no ring is broken by it, else whole ones and parts of them
-(:mod:`torchtpu_dist.mesh.spans`). Of the ways there are, the one is searched for (:mod:`torchtpu_dist.mesh.search`)
-whose traffic costs least, given what each logical axis would pay for each network that it might get. Closed rings, many
-links and near devices for the axis that talks most are what comes out of it, not rules that are put in. Whatever
-degrees multiply to the number of devices have an assignment. With several slices the outer axes cross between them
-(:mod:`torchtpu_dist.mesh.fit`).
+A logical axis takes whole physical axes or parts of them (:mod:`torchtpu_dist.mesh.spans`). Of the ways there are, the
+one is searched for (:mod:`torchtpu_dist.mesh.search`) whose traffic costs least, given what each logical axis would pay
+for each network that it might get. Whole axes, closed rings, many links and near devices for the axis that talks most
+are what comes out of it, not rules that are put in. Whatever degrees multiply to the number of devices have an
+assignment. With several slices the outer axes cross between them (:mod:`torchtpu_dist.mesh.fit`).
 
 Along a logical axis of several physical axes the ranks follow a cycle of neighbours through the box they span, or a
 snake where there is no cycle, so that consecutive members of a group are always one link of the group apart.
@@ -13,7 +12,7 @@ snake where there is no cycle, so that consecutive members of a group are always
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import product
 from math import prod
 from typing import Literal
@@ -147,24 +146,27 @@ class Assignment:
 
 
 def assign(
-    slice_: Slice, axes: Sequence[tuple[str, int]], cost: Cost | None = None, whole_axes_first: bool = True
+    slice_: Slice, axes: Sequence[tuple[str, int]], cost: Cost | None = None, at_least: Cost | None = None
 ) -> Assignment:
     """Lay the logical ``axes`` (name, degree), outermost first, on ``slice_``; degree 1 is allowed anywhere.
 
-    ``cost`` says what an axis pays for a network; without it each axis gathers four times what the next one out does,
-    and the outermost :data:`GATHERED_BYTES`. No assignment has a lower sum, but that with ``whole_axes_first`` physical
-    axes are split only where they cannot be dealt out whole with all rings closed. An open axis counts as whole too,
-    where a split may have a much lower sum; see docs/network.md.
+    No assignment has a lower sum of ``cost`` over the axes, and of those with the same one the most natural is taken
+    (:mod:`torchtpu_dist.mesh.search`).
 
-    Raises AssignmentError when a name occurs twice, a degree is below 1, the product of the degrees is not the number
-    of devices, or an axis would have to cross slices and must not.
+    Args:
+        cost: what an axis pays for a network; without it each axis gathers four times what the next one out does, and
+            the outermost :data:`GATHERED_BYTES`.
+        at_least: for a ``cost`` that takes long to work out, a quick one that is never more. It changes nothing in the
+            result, but ``cost`` is asked only about networks that the cheapest assignment may have.
+
+    Raises:
+        AssignmentError: a name occurs twice, a degree is below 1, the product of the degrees is not the number of
+            devices, or an axis would have to cross slices and must not.
     """
     shared = shares(slice_, axes)
     cost = cost or gather_cost([name for name, degree in axes if degree > 1])
     inside = [share for share in shared if share.inside > 1]
-    degrees = [share.inside for share in inside]
-    whole = partial(_is_whole, slice_) if whole_axes_first else None
-    found = cheapest(slice_.device_grid, degrees, _rater(slice_, inside, cost), whole)
+    found = _cheapest(slice_, inside, cost, at_least)
     spans = {share.name: own for share, own in zip(inside, found, strict=True)}
     placements = tuple(
         _placement(slice_, shared[index], _slice_stride(shared, index), spans.get(shared[index].name, ()))
@@ -183,25 +185,53 @@ def gather_cost(names: Sequence[str]) -> Cost:
     return lambda name, network: network.gather_us(full_bytes[name])
 
 
-def _rater(slice_: Slice, axes: Sequence[Share], cost: Cost) -> Callable[[int, Spans], Rating]:
-    known: dict[tuple[int, Network], Rating] = {}
+def _cheapest(slice_: Slice, axes: Sequence[Share], cost: Cost, at_least: Cost | None) -> tuple[Spans, ...]:
+    """The spans of each of ``axes`` in the cheapest way.
 
-    def rate(index: int, spans: Spans) -> Rating:
-        share = axes[index]
-        joined = network(slice_, spans, share.slices)
-        if (index, joined) not in known:
-            known[index, joined] = Rating(cost(share.name, joined), not is_ring(joined.torus))
-        return known[index, joined]
+    With ``at_least`` the search is repeated, every time with the true cost of what came out of it, until nothing that
+    came out is a guess any more. The other ways cost no less than they were taken to, so they are no cheaper.
+    """
+    rates = _Rates(slice_, axes, cost, at_least)
+    while True:
+        found = cheapest(slice_.device_grid, [share.inside for share in axes], rates)
+        if not rates.settle(found):
+            return found
 
-    return rate
 
+class _Rates:
+    """What spans are worth to each logical axis: what they cost, or as long as nobody settled it, cost at least."""
 
-def _is_whole(slice_: Slice, spans: Spans) -> bool:
-    """Whether ``spans`` are whole axes, and none of their rings comes back outside of the group (a twist)."""
-    if any(span.length != slice_.device_grid[span.axis] for span in spans):
-        return False
-    wraps = tuple(slice_.device_wrap[span.axis] for span in spans)
-    return network(slice_, spans).torus.wrap == wraps
+    def __init__(self, slice_: Slice, axes: Sequence[Share], cost: Cost, at_least: Cost | None) -> None:
+        self._slice, self._axes, self._cost, self._at_least = slice_, axes, cost, at_least
+        self._networks: dict[tuple[int, Spans], Network] = {}
+        self._known: dict[tuple[int, Network], Rating] = {}
+        self._guessed: set[tuple[int, Network]] = set()
+
+    def __call__(self, index: int, spans: Spans) -> Rating:
+        """The rating of ``spans`` for the logical axis ``index``."""
+        key = self._key(index, spans)
+        if key not in self._known:
+            self._rate(key, self._cost if self._at_least is None else self._at_least)
+            if self._at_least is not None:
+                self._guessed.add(key)
+        return self._known[key]
+
+    def settle(self, found: Sequence[Spans]) -> bool:
+        """Rate the spans of each axis by their true cost; whether any had not been yet."""
+        guessed = self._guessed & {self._key(index, spans) for index, spans in enumerate(found)}
+        for key in guessed:
+            self._rate(key, self._cost)
+        self._guessed -= guessed
+        return bool(guessed)
+
+    def _key(self, index: int, spans: Spans) -> tuple[int, Network]:
+        if (index, spans) not in self._networks:
+            self._networks[index, spans] = network(self._slice, spans, self._axes[index].slices)
+        return index, self._networks[index, spans]
+
+    def _rate(self, key: tuple[int, Network], cost: Cost) -> None:
+        index, joined = key
+        self._known[key] = Rating(cost(self._axes[index].name, joined), not is_ring(joined.torus))
 
 
 def _placement(slice_: Slice, share: Share, slice_stride: int, spans: Spans) -> AxisPlacement:

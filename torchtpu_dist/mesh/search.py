@@ -3,11 +3,6 @@
 A way is a set of spans for each logical axis that multiply to its degree, such that on every physical axis the spans
 nest: sorted by stride, each begins where the one inside of it ends.
 
-**Whole axes first.** If every logical axis can have whole physical axes with all their rings closed, only such ways are
-candidates. Then no two logical axes share a link, and their collectives, which do overlap in training (weights are
-fetched while activations move), cannot get into each other's way; a cost that is a sum over the axes does not see that.
-Otherwise every way is a candidate.
-
 **The cheapest.** The cost of a way is the sum of what each logical axis pays for its own spans. The least is found by
 branch and bound: the axes are settled one after the other, the costliest first; whatever no longer nests with what is
 settled is struck out, and a branch ends where even the cheapest remaining spans of all other axes cannot beat the best
@@ -40,26 +35,14 @@ class Rating:
 Rate = Callable[[int, Spans], Rating]
 
 
-def cheapest(
-    sides: Sequence[int], degrees: Sequence[int], rate: Rate, whole: Callable[[Spans], bool] | None = None
-) -> tuple[Spans, ...]:
+def cheapest(sides: Sequence[int], degrees: Sequence[int], rate: Rate) -> tuple[Spans, ...]:
     """The spans of each logical axis, in physical order, of the cheapest way.
 
     ``sides`` are the physical axes; ``degrees`` the logical ones, outermost first, 2 or more each, whose product is
     that of the sides. ``rate(i, spans)`` says what ``spans`` are worth to logical axis i; it is called once for all
-    spans that can occur. ``whole(spans)`` says whether they are whole axes with closed rings; without it no spans are
-    preferred. Costs that differ by less than a billionth count as equal.
+    spans that can occur. Costs that differ by less than a billionth count as equal.
     """
     possible = [sorted(spans_with(sides, degree), key=_unnaturalness) for degree in degrees]
-    preferred = [[spans for spans in own if whole(spans)] for own in possible] if whole is not None else []
-    found = _cheapest_of(preferred, rate) if preferred and all(preferred) else None
-    found = _cheapest_of(possible, rate) if found is None else found
-    assert found is not None, "every product of degrees can be nested"
-    return found
-
-
-def _cheapest_of(possible: Sequence[Sequence[Spans]], rate: Rate) -> tuple[Spans, ...] | None:
-    """The cheapest way with spans out of ``possible`` (for each axis its own, the most natural first), if any."""
     offers = [[(spans, rate(index, spans)) for spans in own] for index, own in enumerate(possible)]
     unit = sum(min(rating.cost for _, rating in offer) for offer in offers) / _RESOLUTION
     if unit == 0:
@@ -67,7 +50,7 @@ def _cheapest_of(possible: Sequence[Sequence[Spans]], rate: Rate) -> tuple[Spans
     menus = [_Menu(offer, index, len(offers), unit) for index, offer in enumerate(offers)]
     order = sorted(range(len(menus)), key=lambda index: -menus[index].keys[0])
     chosen = _Search([menus[index] for index in order]).run()
-    return None if chosen is None else tuple(spans for _, spans in sorted(zip(order, chosen, strict=True)))
+    return tuple(spans for _, spans in sorted(zip(order, chosen, strict=True)))
 
 
 def spans_with(sides: Sequence[int], degree: int, axis: int = 0) -> Iterator[Spans]:
@@ -136,9 +119,10 @@ class _Search:
         self._least: int | None = None
         self._best: list[Spans] | None = None
 
-    def run(self) -> list[Spans] | None:
-        """The spans of each menu; None if none nest."""
+    def run(self) -> list[Spans]:
+        """The spans of each menu."""
         self._settle([], 0, [menu.everything for menu in self._menus])
+        assert self._best is not None, "every product of degrees can be nested"
         return self._best
 
     def _settle(self, settled: list[Spans], paid: int, left: list[int]) -> None:

@@ -12,7 +12,7 @@ from torchtpu_dist.data.position import check_position
 from torchtpu_dist.data.tokenizer import ByteTokenizer
 from torchtpu_dist.errors import CheckpointError, RecipeError, SliceError
 from torchtpu_dist.estimate.memory import MemoryEstimate, estimate_memory
-from torchtpu_dist.estimate.traffic import Traffic, step_traffic, traffic_cost
+from torchtpu_dist.estimate.traffic import Traffic, least_traffic_cost, step_traffic, traffic_cost
 from torchtpu_dist.mesh import Assignment, Slice, assign
 from torchtpu_dist.mesh.fit import shares
 from torchtpu_dist.models.registry import checkpoint_shape, model_args
@@ -116,7 +116,7 @@ def check(recipe: Recipe) -> Plan:
     traffic = step_traffic(
         args, degrees, recipe.training, recipe.parallelism, recipe.activation_checkpoint, batch.accumulation_steps
     )
-    assignment = assign(slice_, degrees.axes, traffic_cost(traffic))
+    assignment = assign(slice_, degrees.axes, traffic_cost(traffic), least_traffic_cost(traffic))
     memory = estimate_memory(
         args,
         degrees,

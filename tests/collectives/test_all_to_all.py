@@ -8,13 +8,17 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from torchtpu_dist.collectives.algorithms import build_schedule
+from torchtpu_dist.collectives.algorithms.axis_by_axis import all_to_all_stages
 from torchtpu_dist.collectives.bounds import least_steps
+from torchtpu_dist.collectives.cost import price
 from torchtpu_dist.collectives.latency import critical_hops
 from torchtpu_dist.collectives.loads import serial_steps
+from torchtpu_dist.collectives.plan import verify_plan
 from torchtpu_dist.collectives.schedule import Op
 from torchtpu_dist.collectives.verify import verify
 from torchtpu_dist.errors import ScheduleError
 from torchtpu_dist.mesh.load import all_to_all_link_loads
+from torchtpu_dist.mesh.network import Network
 from torchtpu_dist.mesh.slices import Slice
 from torchtpu_dist.mesh.spans import Span, network
 from torchtpu_dist.mesh.torus import Torus
@@ -127,3 +131,21 @@ def test_a_part_of_a_pod_that_is_open_on_one_axis() -> None:
 def test_what_is_too_large_to_list_is_refused() -> None:
     with pytest.raises(ScheduleError, match=r"all_to_all over 8x10x14 .* has about \d+ hops to list, expected at most"):
         build_schedule(Op.ALL_TO_ALL, Torus((8, 10, 14), (False, False, False)))
+
+
+@pytest.mark.parametrize("num_slices", [1, 2])
+def test_a_group_too_large_for_one_schedule_goes_along_some_axes_after_the_others(num_slices: int) -> None:
+    """8x10x14 without a ring. The middle of its longest axis, which the bound counts, is crossed as in one schedule;
+    the other axes wait for it."""
+    open_box = Torus((8, 10, 14), (False, False, False))
+    joined = Network("v5p", open_box, (90.0,) * 3, (1, 1, 1), num_slices, 6.25 if num_slices > 1 else 0.0)
+    found = price(Op.ALL_TO_ALL, 2**30, joined)
+    verify_plan(found.plan, joined)
+    assert found.algorithm.endswith("axis 0 then axes 1, 2")
+    assert "axis 0 then axes 1, 2: too many blocks for one schedule" in found.why
+    if num_slices == 1:
+        # S side / (4 w) of each part's longest axis, one after the other, and nothing is faster
+        assert found.transfer_us == pytest.approx(2**30 * (8 + 14) / 4 / 90e3, rel=0.02)
+        assert len(list(all_to_all_stages(joined))) == 3
+    with pytest.raises(ScheduleError, match="has about"):
+        price(Op.ALL_TO_ALL, 1, Network("v5p", Torus((3000,), (False,)), (90.0,), (1,)))

@@ -4,13 +4,14 @@ What a plan costs is a straight line over the bytes, so only plans on the lower 
 each for one range of sizes, and from one range to the next the cost goes on rising.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import combinations
 from operator import itemgetter
 
 from torchtpu_dist.collectives.algorithms import piece_counts
+from torchtpu_dist.collectives.algorithms.axis_by_axis import all_to_all_stages
 from torchtpu_dist.collectives.algorithms.exchange import exchange, share_in_the_middle, used_axes
 from torchtpu_dist.collectives.algorithms.hierarchical import (
     from_root,
@@ -120,17 +121,28 @@ def candidates(op: Op, network: Network, root: int = 0) -> Iterator[Plan]:
     elif op.has_root:
         yield from _with_root_over_slices(op, network, root)
     else:
-        stages = over_slices(op, network)
-        yield Plan(op, "DCN" if len(stages) == 1 else "DCN first" if stages[0].over_dcn else "DCN last", stages)
+        for stages in over_slices(op, network):
+            name = "DCN" if len(stages) == 1 else "DCN first" if stages[0].over_dcn else "DCN last"
+            inside = [stage for stage in stages if not stage.over_dcn]
+            yield Plan(op, f"{name}, {_in_turn(inside)}" if len(inside) > 1 else name, stages)
 
 
 def _in_one_slice(op: Op, network: Network, root: int) -> Iterator[Plan]:
+    if op is Op.ALL_TO_ALL:
+        for stages in all_to_all_stages(network):
+            yield Plan(op, _in_turn(stages) if len(stages) > 1 else stages[0].schedule.algorithm, stages)
+        return
     for pieces in piece_counts(network.torus, network.capacity, root) if op.has_root else (None,):
         stage = slice_stage(op, network, all_axes(network), root=root, pieces=pieces)
         name = stage.schedule.algorithm + (f", {in_pieces(pieces)}" if pieces else "")
         yield Plan(op, name, (stage,), root)
     if op.has_root and network.num_ranks > 2:
         yield Plan(op, f"{stage.schedule.algorithm}, scatter and gather", scatter_and_gather(network), root)
+
+
+def _in_turn(stages: Sequence[Stage]) -> str:
+    """``axes 0, 2 then axis 1``: what several stages inside a slice are called."""
+    return " then ".join(stage.where for stage in stages)
 
 
 def _with_root_over_slices(op: Op, network: Network, root: int) -> Iterator[Plan]:

@@ -2,6 +2,7 @@
 
 from torchtpu_dist.collectives.plan import Plan, Stage, part_of
 from torchtpu_dist.collectives.profile import Profile
+from torchtpu_dist.collectives.schedule import Op
 from torchtpu_dist.mesh.network import Network
 from torchtpu_dist.mesh.torus import Torus
 
@@ -35,7 +36,10 @@ def described(plan: Plan, network: Network) -> str:
             + (", one axis after the other" if many else "")
         )
     scheduled = [stage for stage in inside if not stage.adds_locally]
-    if scheduled:
+    if plan.op is Op.ALL_TO_ALL and len(scheduled) > 1:
+        ways = " then ".join(stage.where for stage in scheduled)
+        said.append(f"{ways}: too many blocks for one schedule")
+    elif scheduled:
         said.append(_links(scheduled[0], part_of(network, scheduled[0].axes).torus))
     return "; ".join(said)
 

@@ -37,10 +37,9 @@ def all_to_all(torus: Torus, capacity: tuple[int, ...]) -> Schedule:
     """The all-to-all over ``torus``, blocks cut into as few pieces as bring it within 1% of the bound, or nearest.
 
     Raises:
-        ScheduleError: more hops than can be listed: a group of over a thousand positions without a single ring.
+        ScheduleError: more hops than can be listed: see :func:`can_list`.
     """
-    bases = len(Graph.of(torus).bases)
-    hops = round(torus.mean_hops * torus.num_points * bases)
+    hops = _num_hops(torus)
     if hops > _MOST_HOPS:
         raise ScheduleError(
             f"all_to_all over {'x'.join(map(str, torus.sides))} that wraps {torus.wrap} has about {hops} hops to list, "
@@ -59,6 +58,15 @@ def all_to_all(torus: Torus, capacity: tuple[int, ...]) -> Schedule:
             break
     assert best is not None
     return best[1]
+
+
+def can_list(torus: Torus) -> bool:
+    """Whether all hops of one schedule can be listed: not in a group of over a thousand positions without any ring."""
+    return _num_hops(torus) <= _MOST_HOPS
+
+
+def _num_hops(torus: Torus) -> int:
+    return round(torus.mean_hops * torus.num_points * len(Graph.of(torus).bases))
 
 
 def _all_to_all(torus: Torus, capacity: tuple[int, ...], pieces: int) -> Schedule:

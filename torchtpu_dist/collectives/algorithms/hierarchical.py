@@ -16,6 +16,7 @@ All-reduce is in :mod:`torchtpu_dist.collectives.algorithms.exchange`: what it d
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
+from torchtpu_dist.collectives.algorithms.axis_by_axis import all_to_all_stages
 from torchtpu_dist.collectives.plan import Stage, all_axes, dcn_stage, slice_stage
 from torchtpu_dist.collectives.schedule import Op
 from torchtpu_dist.mesh.network import Network
@@ -23,18 +24,20 @@ from torchtpu_dist.mesh.network import Network
 Stages = tuple[Stage, ...]
 
 
-def over_slices(op: Op, network: Network) -> Stages:
-    """The stages of an all_gather, reduce_scatter or all_to_all."""
+def over_slices(op: Op, network: Network) -> Iterator[Stages]:
+    """The stages of each way to do an all_gather, reduce_scatter or all_to_all."""
     axes, positions = all_axes(network), network.torus.num_points
-    inside = (slice_stage(op, network, axes),) if positions > 1 else ()
-    match op:
-        case Op.ALL_GATHER:
-            return (dcn_stage(op, network, Fraction(1, positions)), *inside)
-        case Op.REDUCE_SCATTER:
-            return (*inside, dcn_stage(op, network, Fraction(1, positions)))
-        case Op.ALL_TO_ALL:
-            return (dcn_stage(op, network), *inside)
-    raise AssertionError(f"{op} has its own way over slices")
+    share = Fraction(1, positions)
+    if op is Op.ALL_TO_ALL:
+        for inside in all_to_all_stages(network) if positions > 1 else ((),):
+            yield (dcn_stage(op, network), *inside)
+        return
+    stage = (slice_stage(op, network, axes),) if positions > 1 else ()
+    if op is Op.ALL_GATHER:
+        yield (dcn_stage(op, network, share), *stage)
+    else:
+        assert op is Op.REDUCE_SCATTER, f"{op} has its own way over slices"
+        yield (*stage, dcn_stage(op, network, share))
 
 
 def from_root(network: Network, root: int, pieces: Sequence[int], scatters: bool) -> Iterator[tuple[str, Stages]]:

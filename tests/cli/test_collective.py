@@ -239,10 +239,21 @@ def test_the_wrap_of_an_axis_that_the_twist_sends_elsewhere() -> None:
     assert "to another group" not in why("z") + why("x,z") + why("all")
 
 
-def test_a_group_that_is_too_large_to_be_planned_anew() -> None:
+def test_a_dead_chip_of_a_large_group_is_adopted() -> None:
     question = Question.parse("all_gather", "v5p:16x16x16", "1MB", dead_chips=["0,0,1"])
-    said = r"^all_gather on v5p-8192 was not planned anew: too large \(4095 members, at most 512\)$"
-    with pytest.raises(AssignmentError, match=said):
+    price, faults = question.price(), question.price_with_faults()
+    text = " ".join(" ".join(in_words(price, question, faults)).split())
+    assert "with faults 4095 of 4096 members go on: " in text
+    assert "by adoption adopted (0,0,1) by (0,0,0), (0,0,2), (0,1,1), (0,15,1), (1,0,1), (15,0,1) detours " in text
+    assert "other ways re-plan: all_gather of 4095 members is too large to be planned anew" in text
+    found = as_object(price, question, faults)["faults"]
+    assert found["how"] == "adoption"
+    assert found["adopted"] == ["(0,0,1) by (0,0,0), (0,0,2), (0,1,1), (0,15,1), (1,0,1), (15,0,1)"]
+
+
+def test_chips_that_are_cut_off_are_refused() -> None:
+    question = Question.parse("all_gather", "v5e-16", "1MB", dead_chips=["0,1", "1,0"])
+    with pytest.raises(AssignmentError, match=r"^all_gather on v5e-16 has no way around the faults; adoption: no live"):
         question.price_with_faults()
 
 
@@ -262,6 +273,7 @@ def test_faults(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
     assert "faults dead link 0,0,0-0,0,1; dead chip 3,3,3; slow link 1,1,1-1,1,2=0.5" in text
     assert "with faults 63 of 64 members go on: " in text
     assert f" (healthy, with all 64: {us_text(found['faults']['healthy_us'])}), by re-plan" in text
+    assert found["faults"]["adopted"] == []
     assert " times as long" not in text
     assert healthy["faults"] is None
 

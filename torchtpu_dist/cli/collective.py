@@ -19,7 +19,7 @@ _ROOT = "who broadcasts or receives: a number, or an index for each axis of the 
 _ALGORITHM = "auto: the cheapest; or one by its name (a wrong name lists all)"
 _HTML = "film the collective to an .html file: links and chips step by step"
 _DEAD_LINK = "the link between neighbouring chips A and B is dead: 0,0,0-0,0,1; of several slices 1:0,0,0-0,0,1"
-_DEAD_CHIP = "this chip is dead: 0,0,1"
+_DEAD_CHIP = "this chip is dead, its group goes on without it: 0,0,1; of several slices 1:0,0,1"
 _SLOW_LINK = "the link has a part F of its rate left: 0,0,0-0,0,1=0.5"
 
 

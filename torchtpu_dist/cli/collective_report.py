@@ -19,6 +19,7 @@ _COLUMNS = 80
 _LABEL = 14
 _MOST_ALTERNATIVES = 5
 _MOST_DETOURS = 4
+_MOST_ADOPTED = 4
 _LEFT_OUT = "what a chip does itself (adding, copying into place), ranks that come late, other traffic"
 _FULL = {
     Op.ALL_REDUCE: "the input",
@@ -89,6 +90,7 @@ def _faults_as_object(faults: FaultReport, question: Question) -> dict[str, Any]
         "slow_down": faults.slow_down,
         "how": faults.how,
         "detours": list(faults.detours),
+        "adopted": list(faults.adopted),
         "num_ranks": faults.num_ranks,
         "others": list(faults.others),
     }
@@ -135,6 +137,9 @@ def _rows(price: Price, question: Question) -> list[tuple[str, str]]:
 def _fault_rows(faults: FaultReport) -> list[tuple[str, str]]:
     """The time with the faults, and how it is reached."""
     rows = [("with faults", _with_faults(faults))]
+    rows += [("" if number else "adopted", adopted) for number, adopted in enumerate(faults.adopted[:_MOST_ADOPTED])]
+    if len(faults.adopted) > _MOST_ADOPTED:
+        rows.append(("", f"and {len(faults.adopted) - _MOST_ADOPTED} more"))
     rows += [("" if number else "detours", detour) for number, detour in enumerate(faults.detours[:_MOST_DETOURS])]
     if len(faults.detours) > _MOST_DETOURS:
         rows.append(("", f"and {len(faults.detours) - _MOST_DETOURS} more"))

@@ -16,7 +16,7 @@ from torchtpu_dist.collectives.fabric import Fabric
 from torchtpu_dist.collectives.faults import Cable, FaultReport, Faults, price_with_faults
 from torchtpu_dist.collectives.plan import verify_plan
 from torchtpu_dist.collectives.schedule import Op
-from torchtpu_dist.errors import AssignmentError, RecipeError, SliceError
+from torchtpu_dist.errors import RecipeError, SliceError
 from torchtpu_dist.mesh import Coordinate, Slice
 
 AUTO = "auto"
@@ -25,9 +25,6 @@ MOST_DRAWN = 512
 MOST_PROVEN = 500_000
 """Transfers of a plan that is proven before it is printed: a few seconds. Of the largest slices only the plans that cut
 a broadcast or a reduce into many pieces have more."""
-
-# As faults.py says it for a group that is larger than replan.py takes.
-_TOO_LARGE = re.compile(r"re-plan: \w+ of (\d+) members is too large to be planned anew [^;]*, expected at most (\d+)")
 
 
 @dataclass(frozen=True)
@@ -115,10 +112,7 @@ class Question:
         """
         if self.faults is None:
             return None
-        try:
-            return price_with_faults(self.op, self.full_bytes, self.group.side_by_side(), self.faults, self.root)
-        except AssignmentError as error:
-            raise AssignmentError(_limit_in_words(str(error))) from error
+        return price_with_faults(self.op, self.full_bytes, self.group.side_by_side(), self.faults, self.root)
 
     def check_film(self, path: Path) -> None:
         """Raises RecipeError where ``path`` cannot be written, or the group is too large to be seen."""
@@ -150,16 +144,6 @@ class Question:
 def num_transfers(price: Price) -> int:
     """Transfers that the schedules of its plan list."""
     return sum(len(step.source) for stage in price.plan.stages for step in stage.schedule.steps)
-
-
-def _limit_in_words(message: str) -> str:
-    """Where a group was too large to be planned anew the limit is this program's: there may well be a way around."""
-    head, _, causes = message.partition(" has no way around the faults; ")
-    found = _TOO_LARGE.search(causes)
-    if found is None:
-        return message
-    others = [cause for cause in causes.split("; ") if cause != found[0]]
-    return "; ".join([f"{head} was not planned anew: too large ({found[1]} members, at most {found[2]})", *others])
 
 
 def _op(text: str) -> Op:

@@ -11,6 +11,7 @@ from math import gcd, prod
 
 import numpy as np
 
+from torchtpu_dist.collectives.damaged_torus import DamagedTorus
 from torchtpu_dist.collectives.graph import NONE, Graph
 from torchtpu_dist.collectives.schedule import Op
 from torchtpu_dist.mesh.torus import Torus
@@ -29,9 +30,13 @@ def least_steps(op: Op, torus: Torus, capacity: tuple[int, ...], pieces: int) ->
     - broadcast, reduce: the array must enter (leave) such a box.
     - all_to_all: what crosses the middle of each axis, ``S side / (8 w)`` where it wraps and ``S side / (4 w)`` where
       not (even sides); on a twisted torus all hops of all shortest ways over all links.
+
+    On a torus with holes only the position counts that has fewest links left, and for all_reduce the sum of all links.
     """
     if torus.num_points == 1:
         return Fraction(0)
+    if isinstance(torus, DamagedTorus):
+        return pieces * _damaged(op, torus, capacity)
     match op:
         case Op.ALL_GATHER | Op.REDUCE_SCATTER:
             return pieces * _gather(torus, capacity)
@@ -41,6 +46,20 @@ def least_steps(op: Op, torus: Torus, capacity: tuple[int, ...], pieces: int) ->
             return pieces * _entry(torus, capacity)
         case Op.ALL_TO_ALL:
             return pieces * max([*_middles(torus, capacity), *_twisted(torus, capacity)])
+
+
+def _damaged(op: Op, torus: DamagedTorus, capacity: tuple[int, ...]) -> Fraction:
+    """Chunks of one piece a part."""
+    n = torus.num_points
+    links = (Graph.of(torus).neighbour != NONE) * np.repeat(np.array(capacity), 2)
+    least, next_ = np.sort(links.sum(axis=1))[:2].tolist()
+    match op:
+        case Op.ALL_GATHER | Op.REDUCE_SCATTER | Op.ALL_TO_ALL:
+            return Fraction(n - 1, least)
+        case Op.ALL_REDUCE:
+            return max(Fraction(n, least), Fraction(2 * (n - 1) * n, int(links.sum())))
+        case Op.BROADCAST | Op.REDUCE:
+            return Fraction(1, next_)  # the root, which nothing has to enter (leave), may be the one with fewest
 
 
 def _gather(torus: Torus, capacity: tuple[int, ...]) -> Fraction:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import TypeAlias
 
 import numpy as np
 
@@ -30,12 +31,24 @@ _MOST_WAYS = 64
 
 @dataclass(frozen=True)
 class Gap:
-    """Links in a row that a way cannot go, from live chip ``start`` to live chip ``end``; or one ``slow`` link."""
+    """Links in a row that a way cannot go, from live chip ``start`` to live chip ``end``.
+
+    Attributes:
+        num_links: how many.
+        slow: the one link, if it is only slow.
+        dead_chip: at one end of a link of which ``start`` or ``end`` stands in for it
+            (:mod:`torchtpu_dist.collectives.adoption`); None for a way between chips that stand where they stood.
+    """
 
     start: int
     end: int
     num_links: int
-    slow: int | None
+    slow: int | None = None
+    dead_chip: int | None = None
+
+
+Piece: TypeAlias = "tuple[int, float, int | Gap]"
+"""A column of routes, its part of the bytes there, and what they cross: a link, or a gap."""
 
 
 @dataclass(frozen=True)
@@ -98,16 +111,34 @@ class Detours:
         Raises:
             AssignmentError: a gap that no live way closes.
         """
-        routes, hops = self.around(list(groups.paths(self._fabric)), carried(schedule), chunk_bytes)
+        return self.routes(groups, schedule, chunk_bytes, list(groups.paths(self._fabric)))
+
+    def over_dcn(self, groups: Groups, place: int | None) -> Routes:
+        """Straight: no fault of a link is one of DCN."""
+        return groups.dcn_routes(self._fabric, place)
+
+    def routes(
+        self,
+        groups: Groups,
+        schedule: Schedule,
+        chunk_bytes: float,
+        paths: Sequence[Paths],
+        pieces: Sequence[Piece] = (),
+    ) -> tuple[Routes, int]:
+        """As a call, for links of ``groups`` that go by ``paths``, and whose other bytes have ``pieces`` to cross."""
+        routes, hops = self.around(paths, carried(schedule), chunk_bytes, pieces)
         if schedule.symmetric:
             routes = routes.folded(Graph.of(groups.torus))
         return routes, hops * (2 if schedule.op is Op.ALL_REDUCE else 1)
 
-    def around(self, paths: Sequence[Paths], chunks: Int64s, chunk_bytes: float) -> tuple[Routes, int]:
+    def around(
+        self, paths: Sequence[Paths], chunks: Int64s, chunk_bytes: float, pieces: Sequence[Piece] = ()
+    ) -> tuple[Routes, int]:
         """``paths`` with detours where they need some, and the hops that these add one after the other.
 
         Args:
             chunks: that each column carries; what carries none is left out.
+            pieces: what else there is to cross.
         """
         bytes_on = chunks * chunk_bytes
         sound, broken = [], []
@@ -116,7 +147,8 @@ class Detours:
             sound.append(Paths(path.column[~bad], path.group[~bad], path.links[:, ~bad], path.share))
             bad &= chunks[path.column] > 0
             broken += [(int(path.column[i]), path.links[:, i].tolist(), path.share) for i in np.flatnonzero(bad)]
-        pieces = [(column, share, piece) for column, way, share in broken for piece in self._pieces(way)]
+        pieces = [piece for piece in pieces if chunks[piece[0]] > 0]
+        pieces += [(column, share, piece) for column, way, share in broken for piece in self._pieces(way)]
         whole = [(column, share, piece) for column, share, piece in pieces if not isinstance(piece, Gap)]
         straight = _merged([Routes.of(sound), _routes(whole)])
         load = np.zeros(len(self._blocked))
@@ -125,8 +157,11 @@ class Detours:
         for column, share, piece in pieces:
             if isinstance(piece, Gap):
                 wanted[piece] = wanted.get(piece, 0.0) + share * float(bytes_on[column])
-        own = {gap: self._shared_out(gap, bytes_, load) for gap, bytes_ in wanted.items()}
-        self.found.update(own)
+        ways = {gap: self._ways(gap) for gap in wanted}
+        # Those with the most choice come last: they can still take what the others leave.
+        in_order = sorted(wanted, key=lambda gap: len(ways[gap]))
+        own = {gap: self._shared_out(gap, ways[gap], wanted[gap], load) for gap in in_order}
+        self.found.update((gap, own[gap]) for gap in wanted)
         mended = [
             (column, share * part, link)
             for column, share, piece in pieces
@@ -134,24 +169,21 @@ class Detours:
             for way, part in zip(own[piece].ways, own[piece].shares, strict=True)
             for link in way
         ]
-        # Both directions of a cable are gaps: a chain of hops crosses one of them.
-        more = {frozenset((gap.start, gap.end)): detour.more_hops for gap, detour in own.items()}
-        return _merged([straight, _routes(mended)]), sum(more.values())
+        return _merged([straight, _routes(mended)]), _more_hops(own)
 
     def _pieces(self, way: list[int]) -> Iterator["int | Gap"]:
         """The links of ``way`` that are sound, and the gaps between them."""
         for blocked, run in groupby(way, key=lambda link: bool(self._blocked[link])):
             links = list(run)
             if blocked:
-                yield Gap(self._fabric.ends(links[0])[0], self._fabric.ends(links[-1])[1], len(links), None)
+                yield Gap(self._fabric.ends(links[0])[0], self._fabric.ends(links[-1])[1], len(links))
             else:
                 for link in links:
                     slow = link in self._damage.slow_links
                     yield Gap(*self._fabric.ends(link), 1, link) if slow else link
 
-    def _shared_out(self, gap: Gap, bytes_: float, load: Floats) -> Detour:
-        """The ways over ``gap`` and their shares; ``load`` (bytes by link) is brought up to date."""
-        ways = self._ways(gap)
+    def _shared_out(self, gap: Gap, ways: list[tuple[int, ...]], bytes_: float, load: Floats) -> Detour:
+        """The shares of ``ways`` over ``gap``; ``load`` (bytes by link) is brought up to date."""
         if gap.slow is not None:
             ways = [(gap.slow,), *ways]
         if not ways:
@@ -233,6 +265,22 @@ def carried(schedule: Schedule) -> Int64s:
         return chunks
     graph = Graph.of(schedule.torus)
     return chunks.reshape(-1, graph.num_ports)[graph.orbit].ravel()
+
+
+def _more_hops(detours: dict[Gap, Detour]) -> int:
+    """What ``detours`` add to a chain of hops, at most.
+
+    Both directions of a cable are gaps: a chain crosses one of them. Of the links of a dead chip it crosses two, one to
+    it and one from it.
+    """
+    cables: dict[frozenset[int], int] = {}
+    chips: dict[int, int] = {}
+    for gap, detour in detours.items():
+        if gap.dead_chip is None:
+            cables[frozenset((gap.start, gap.end))] = detour.more_hops
+        else:
+            chips[gap.dead_chip] = max(chips.get(gap.dead_chip, 0), detour.more_hops)
+    return sum(cables.values()) + 2 * sum(chips.values())
 
 
 def _routes(entries: list[tuple[int, float, int]]) -> Routes:

@@ -1,22 +1,27 @@
 """What faults of a slice do to a collective: the schedule is re-routed where the torus allows, and priced.
 
-Two ways are tried, and the faster one is taken:
+All ways that there are get tried, and the fastest one is taken:
 
-- *detour*: the schedule stays, what crossed a dead link goes around it (:mod:`~torchtpu_dist.collectives.detours`). It
-  works at any size.
+- *detour*: the schedule stays, what crossed a dead link goes around it (:mod:`~torchtpu_dist.collectives.detours`).
+  At any size.
+- *adoption*: the schedule stays, the part of dead members is done by those beside them
+  (:mod:`~torchtpu_dist.collectives.adoption`), with detours. At any size, over several slices too.
 - *re-plan*: the groups that are hit get a schedule of their own over the links that they have left
-  (:mod:`~torchtpu_dist.collectives.replan`), the others go on as before. For groups small enough to list.
+  (:mod:`~torchtpu_dist.collectives.replan`), the others go on as before. For groups in one slice, small enough to list.
 
 A dead chip takes its ranks with it: their groups go on with one member less (or two, where both devices of the chip
-belong to one group), which is always a re-plan. All groups run side by side in the simulator, so what a detour takes
-from other groups is in the time.
+belong to one group), by adoption or a re-plan. The full array of an all_gather, reduce_scatter or all_to_all is then
+that of the members left. All groups run side by side in the simulator, so what a detour takes from other groups is in
+the time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
+from torchtpu_dist.collectives.adoption import Adoption
 from torchtpu_dist.collectives.constants import fixed_us, hops_us
 from torchtpu_dist.collectives.cost import price
 from torchtpu_dist.collectives.damage import Cable, Chip, Damage, Faults
@@ -44,9 +49,10 @@ class FaultReport:
     Attributes:
         healthy_us: its time without faults, by the plan of the price or by what is done now, whichever is faster.
         time_us: its time with them: until the last group is done.
-        how: ``detour``, ``re-plan``, ``re-plan and detour``, or ``as before`` where nothing uses what is dead; and
-            whether that would be faster than the plan of the price without faults too.
-        detours: each in words.
+        how: ``detour``, ``adoption``, ``re-plan``, the last two also with ``and detour``, or ``as before`` where
+            nothing uses what is dead; and whether that would be faster than the plan of the price without faults too.
+        detours: each in words; in an adoption also the ways from and to the adopters.
+        adopted: in an adoption, who does the part of each dead member, in words.
         num_ranks: members that go on of the groups that are hit worst.
         all_ranks: members of each group before.
         hottest: the links used most.
@@ -59,6 +65,7 @@ class FaultReport:
     time_us: float
     how: str
     detours: tuple[str, ...]
+    adopted: tuple[str, ...]
     num_ranks: int
     all_ranks: int
     hottest: tuple[HotLink, ...]
@@ -98,11 +105,12 @@ def price_with_faults(
     task.check_members()
     done: list[_Outcome] = []
     others: list[str] = []
-    for drops in (False, True) if task.dead.any() else (False,):
+    for name, run_ in task.ways():
         try:
-            done.append(task.run(drops))
+            done.append(run_())
         except AssignmentError as error:
-            others.append(f"{'re-plan' if drops or task.gone.any() else 'detour'}: {error}")
+            others.append(f"{name}: {error}")
+    others = list(dict.fromkeys(others))  # both kinds of re-plan fail for the same reason
     if not done:
         raise AssignmentError(f"{op} on {groups.slice} has no way around the faults; {'; '.join(others)}")
     done.sort(key=lambda outcome: outcome.simulation.total_us)
@@ -120,6 +128,7 @@ def price_with_faults(
         time_us=time_us,
         how=how,
         detours=tuple(_described(damage.fabric, detour) for detour in best.detours),
+        adopted=best.adopted,
         num_ranks=best.num_ranks,
         all_ranks=groups.num_ranks,
         hottest=best.simulation.hottest(),
@@ -136,6 +145,7 @@ class _Outcome:
     work: Sequence[Sequence[Leg]]
     detours: tuple[Detour, ...]
     num_ranks: int
+    adopted: tuple[str, ...] = ()
 
     def without_faults(self, healthy: Fabric) -> Simulation:
         """The same on a fabric without faults."""
@@ -184,25 +194,57 @@ class _Task:
             device = int(groups.members[self.gone[:, self.root], self.root][0])
             chip = self.damage.fabric.chip_name(device // slice_.generation.devices_per_chip)
             raise AssignmentError(f"{self.op}: chip {chip} is dead and has the root of its group; choose another root")
-        if groups.num_slices > 1:
-            raise AssignmentError(
-                f"{self.op} over {groups.num_slices} slices of {slice_}: a group that lost a chip in one of them "
-                "cannot go on as the others do; leave that slice out, or ask for groups of one slice"
-            )
         if self.gone.all(axis=1).any():
             raise AssignmentError(
                 f"{self.op} on {slice_}: all {groups.num_ranks} members of a group are on dead chips, nothing is left "
                 "of it; ask for groups along more axes"
             )
+        inside = self.gone.reshape(len(groups.members_inside), -1)
+        if inside.all(axis=1).any():
+            number = int(np.argmax(inside.all(axis=1))) % groups.num_slices
+            raise AssignmentError(
+                f"{self.op} on {slice_}: all {inside.shape[1]} members of a group in slice {number} of it are on dead "
+                "chips, nobody is left there to do their part; leave that slice out, or ask for groups along more axes"
+            )
 
-    def run(self, drops: bool) -> _Outcome:
-        """Go around, or (``drops``) do without the dead links in the groups that have some.
+    def ways(self) -> Iterator[tuple[str, Callable[[], _Outcome]]]:
+        """What can be tried, each with its name; it raises AssignmentError where it cannot be done."""
+        if self.gone.any():
+            yield "adoption", self.adopt
+            yield "re-plan", partial(self.plan_anew, drops=False)
+        else:
+            yield "detour", self.go_around
+        if self.dead.any():
+            yield "re-plan", partial(self.plan_anew, drops=True)
 
-        Raises:
-            AssignmentError: that cannot be done.
-        """
+    def go_around(self) -> _Outcome:
+        """All do what they did; no member is dead."""
+        router = Detours(self.damage, self.axes)
+        work = [legs(Stream(self.plan, self.groups, self.full_bytes), self.damage.fabric, router)]
+        simulation = run(self.damage.fabric, ("as before",), [0.0], work)
+        detours = tuple(router.found.values())
+        return _Outcome("detour" if detours else "as before", simulation, work, detours, self.groups.num_ranks)
+
+    def adopt(self) -> _Outcome:
+        """All do what they did, some of them for dead members too."""
+        detours, fabric = Detours(self.damage, self.axes), self.damage.fabric
+        adoption = Adoption(self.op, self.groups, self.damage, detours)
+        work = [legs(Stream(self.plan, self.groups, self.full_bytes), fabric, adoption)]
+        simulation = run(fabric, ("adopted",), [0.0], work)
+        around = any(gap.dead_chip is None for gap in detours.found)
+        return _Outcome(
+            "adoption and detour" if around else "adoption",
+            simulation,
+            work,
+            tuple(detours.found.values()),
+            int(adoption.members_left.min()),
+            adoption.in_words(),
+        )
+
+    def plan_anew(self, drops: bool) -> _Outcome:
+        """Plan the groups anew that have lost members, or (``drops``) links; around links that are not dropped."""
         groups = self.groups
-        if drops and groups.num_slices > 1:
+        if groups.num_slices > 1:
             raise AssignmentError(f"groups over {groups.num_slices} slices are not planned anew")
         router = Detours(self.damage, self.axes)
         anew = np.array(

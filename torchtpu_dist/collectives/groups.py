@@ -13,7 +13,7 @@ from math import prod
 import numpy as np
 
 from torchtpu_dist.collectives.fabric import Fabric, Floats
-from torchtpu_dist.collectives.graph import NONE, Graph, Int64s, Ints, coordinates
+from torchtpu_dist.collectives.graph import NONE, AnyInts, Graph, Int64s, Ints, coordinates
 from torchtpu_dist.collectives.listing import Bools
 from torchtpu_dist.errors import AssignmentError
 from torchtpu_dist.mesh.assignment import Assignment
@@ -69,6 +69,13 @@ class Routes:
         column, link, share = column[order], link[order], share[order]
         starts = np.flatnonzero(np.r_[True, (np.diff(link) != 0) | (np.diff(column) != 0)][: len(link)])
         return cls(column[starts], link[starts], np.add.reduceat(share, starts) if len(starts) else share)
+
+    @classmethod
+    def over_dcn(cls, fabric: Fabric, number: AnyInts, device: AnyInts, share: Floats) -> "Routes":
+        """What each ``device``, in slice ``number`` of its group, has of the columns ``2 * number + way``."""
+        ways = fabric.dcn(device.astype(np.int32))
+        column = np.concatenate([2 * number + way for way in range(len(ways))]).astype(np.int32)
+        return cls.merged(column, np.concatenate(ways), np.tile(share, len(ways)))
 
     def folded(self, graph: Graph) -> "Routes":
         """For groups of which all positions of an orbit do the same: the column is ``orbit * num_ports + port``."""
@@ -197,16 +204,16 @@ class Groups:
         Args:
             place: the only place that exchanges anything, as a position of one slice; None: all of them do.
         """
-        by_slice = np.swapaxes(self.members.reshape(self.num_groups, self.num_slices, -1), 0, 1)
+        number, device = self.dcn_ends(place)
+        return Routes.over_dcn(fabric, number, device, np.ones(len(device)))
+
+    def dcn_ends(self, place: int | None = None) -> tuple[Ints, Ints]:
+        """Who exchanges something in :meth:`dcn_routes`: the number of its slice in its group, and the device."""
+        device = self.members.reshape(self.num_groups, self.num_slices, -1)
         if place is not None:
-            by_slice = by_slice[:, :, [place]]
-        columns, links = [], []
-        for number, devices in enumerate(by_slice):
-            for way, link in enumerate(fabric.dcn(devices.ravel())):
-                columns.append(np.full(len(link), 2 * number + way, np.int32))
-                links.append(link)
-        column = np.concatenate(columns)
-        return Routes.merged(column, np.concatenate(links), np.ones(len(column)))
+            device = device[:, :, [place]]
+        number = np.broadcast_to(np.arange(self.num_slices, dtype=np.int32)[:, None], device.shape)
+        return number.ravel(), device.ravel()
 
     @cached_property
     def members_inside(self) -> Ints:

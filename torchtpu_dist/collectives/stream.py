@@ -1,10 +1,11 @@
 """A stream: one kind of collective that all its groups run in step, as what it puts on the links one step at a time."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import groupby, pairwise
+from typing import Protocol
 
 import numpy as np
 
@@ -67,20 +68,30 @@ class Leg:
     routes: Routes
 
 
-Router = Callable[[Groups, Schedule, float], tuple[Routes, int]]
-"""For groups, a schedule on their torus and the bytes of a chunk: the routes, and hops that they add to the latency."""
+class Router(Protocol):
+    """Which physical links the bytes of groups take."""
+
+    def __call__(self, groups: Groups, schedule: Schedule, chunk_bytes: float) -> tuple[Routes, int]:
+        """Inside a slice, for a ``schedule`` on the torus of ``groups``: the routes, and the hops that they add to the
+        latency."""
+        ...
+
+    def over_dcn(self, groups: Groups, place: int | None) -> Routes:
+        """Between slices: as :meth:`torchtpu_dist.collectives.groups.Groups.dcn_routes` counts columns."""
+        ...
 
 
 def legs(stream: Stream, fabric: Fabric, router: Router | None = None) -> list[Leg]:
     """One leg for each stage: first the wait, as the cost model has it, then the bytes.
 
     Args:
-        router: how bytes go inside a slice; None: straight.
+        router: how the bytes go; None: straight.
 
     Raises:
         ScheduleError: negative bytes or start, or a schedule on another torus than the groups'.
     """
     groups, name = stream.groups, stream.name or "stream"
+    router = router or _Straight(fabric)
     if stream.full_bytes < 0 or stream.start_us < 0:
         raise ScheduleError(
             f"{name}: got {stream.full_bytes} bytes starting at {stream.start_us} us, expected 0 or more of both"
@@ -104,9 +115,9 @@ def legs(stream: Stream, fabric: Fabric, router: Router | None = None) -> list[L
         chunk_bytes = float(stage.share) * stream.full_bytes / schedule.chunks_in_full
         if stage.over_dcn:
             wait_us += DCN_HOP_US * switch_hops(schedule)
-            routes = _dcn_routes(groups, fabric, at_work.place)
+            routes = router.over_dcn(groups, at_work.place)
         else:
-            routes, more_hops = (router or partial(_straight, fabric))(part, schedule, chunk_bytes)
+            routes, more_hops = router(part, schedule, chunk_bytes)
             own_hops = critical_hops(schedule, tuple(network.hops[axis] for axis in stage.axes)) + more_hops
             wait_us += hops_us(hops + own_hops) - hops_us(hops)
             hops += own_hops
@@ -115,8 +126,17 @@ def legs(stream: Stream, fabric: Fabric, router: Router | None = None) -> list[L
     return found
 
 
-def _straight(fabric: Fabric, groups: Groups, schedule: Schedule, chunk_bytes: float) -> tuple[Routes, int]:
-    return _straight_routes(fabric, groups, schedule.symmetric), 0
+@dataclass(frozen=True, eq=False)
+class _Straight:
+    """The router of a fabric without faults."""
+
+    fabric: Fabric
+
+    def __call__(self, groups: Groups, schedule: Schedule, chunk_bytes: float) -> tuple[Routes, int]:
+        return _straight_routes(self.fabric, groups, schedule.symmetric), 0
+
+    def over_dcn(self, groups: Groups, place: int | None) -> Routes:
+        return _dcn_routes(groups, self.fabric, place)
 
 
 # Groups and fabrics are told apart by identity: these spare the second of several streams the work of the first.

@@ -117,6 +117,18 @@ def links_of_plan(op: Op, groups: Groups, *faults: str) -> dict[str, float]:
     return {damage.fabric.link_name(int(link)): float(after[link] / before[link]) for link in np.flatnonzero(before)}
 
 
+def test_a_symmetric_schedule_is_as_the_same_with_all_transfers() -> None:
+    groups = Groups.over_axes(Slice.parse("v5p:4x4x4"))
+    schedule = build_schedule(Op.REDUCE_SCATTER, groups.torus)
+    assert schedule.symmetric
+    carried_by = []
+    for same in (schedule, schedule.explicit()):
+        damage, adopted = adoption(Op.REDUCE_SCATTER, groups, "1,2,3", "1,2,2")
+        found = run(damage.fabric, ("",), [0.0], [legs(Stream(same, groups, GIB), damage.fabric, adopted)])
+        carried_by.append(np.append(found.bytes_by_link, found.total_us))
+    np.testing.assert_allclose(*carried_by)
+
+
 class TestWhoAdopts:
     def test_neighbours_that_are_dead_are_passed_over(self) -> None:
         groups = Groups.over_axes(Slice.parse("v6e-256"), ["x"])

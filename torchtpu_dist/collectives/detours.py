@@ -192,6 +192,11 @@ class Detours:
             raise AssignmentError(
                 f"no live way leads from chip {names[0]} to chip {names[1]} of {self._fabric.slice} along {axes}"
             )
+        if len(ways) == 1:
+            load[list(ways[0])] += bytes_
+            detour = Detour(gap, tuple(ways), (1.0,))
+            detour.check(self._fabric)
+            return detour
         links = sorted({link for way in ways for link in way})
         over = np.zeros((len(ways), len(links)))
         for number, way in enumerate(ways):

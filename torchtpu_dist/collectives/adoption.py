@@ -13,8 +13,9 @@ adopter that adopter's own piece costs nothing: both are one device. Over DCN ea
 as much to send and to receive as a member that adopts nothing.
 
 **Price.** On a 3D torus each of the 6 neighbours of a dead chip has 5 links left, for what came over 6 and a sixth of
-what the dead one received: 4/3 of the time at least, 3/2 on a 2D one. A new plan, where there is one, comes nearer to
-6/5 and 4/3, as nobody has to receive for two.
+what the dead one received: 4/3 of the time at least, 3/2 on a 2D one. What goes between opposite neighbours passes
+through the others, which makes it 3/2 and 2. A new plan, where there is one, comes near to 6/5 and 4/3, as nobody has
+to receive for two.
 
 **Bytes.** n of N members are left. The full array of an all_gather, reduce_scatter or all_to_all is that of the n, so
 each part (block) is ``N / n`` times as large as before. The schedule still moves a part (blocks) of the dead member,

@@ -16,6 +16,8 @@ from torchtpu_dist.exit_status import describe_exit
 _LOST_PEER_PHRASES = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
 EXITED = "exited"
 """The type of a failure that is known only from the exit status."""
+HOST_LOST = "HostLost"
+"""The type of a failure of a rank whose host went away."""
 _TIMEOUT = "Timeout"
 _USER_FAILED = 3
 _INFRASTRUCTURE_FAILED = 4
@@ -58,7 +60,7 @@ class RankFailure:
         SIGKILL and SIGTERM from outside (no memory left, an administrator) and time-outs of ours are no fault of
         the training code; a crash (SIGSEGV, SIGABRT) and an exit code of its own choosing are.
         """
-        if self.type == _TIMEOUT:
+        if self.type in (_TIMEOUT, HOST_LOST):
             return _INFRASTRUCTURE_FAILED
         if self.type == EXITED:
             from_outside = self.exit_code in (-signal.SIGKILL, -signal.SIGTERM)
@@ -94,6 +96,11 @@ def from_exit(rank: int, exit_status: int, at: float, secondary: bool = False) -
 def from_timeout(rank: int, why: str, exit_status: int, at: float, stacks: str) -> RankFailure:
     """Describe a rank that was ended because its time was up; ``stacks`` is what it was doing."""
     return RankFailure(rank, at, _TIMEOUT, why, exit_status, secondary=False, traceback=stacks)
+
+
+def from_lost_host(rank: int, why: str, exit_status: int, at: float) -> RankFailure:
+    """Describe a rank that went away with its host."""
+    return RankFailure(rank, at, HOST_LOST, why, exit_status, secondary=False)
 
 
 def tail(log: Path, num_lines: int = 20) -> str:

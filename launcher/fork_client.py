@@ -6,15 +6,21 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from launcher.environment import job_environment, server_environment
+from launcher.environment import job_environment, rank_environment, server_environment
 from launcher.job import Job
 from launcher.wire import Channel
 from torchtpu_dist.errors import LaunchError
 
 LOOPBACK = "127.0.0.1"
 _CLOSE_TIMEOUT_S = 10.0
+
+
+def listen(address: str, world_size: int) -> socket.socket:
+    """A socket at ``address``, on a port that the kernel picked, where ``world_size`` ranks are going to meet."""
+    return socket.create_server((address, 0), backlog=max(128, 2 * world_size))
 
 
 class ForkServerClient:
@@ -80,24 +86,49 @@ class ForkServerClient:
         return report
 
     def start(self, job: Job, console_fd: int | None = None) -> None:
-        """Fork all ranks of ``job`` on this machine. Their rendezvous listens on a port the kernel picked."""
-        with socket.create_server((LOOPBACK, 0), backlog=max(128, 2 * job.world_size)) as listening:
-            descriptors = {"listening": listening.fileno()}
-            if console_fd is not None:
-                descriptors["console"] = console_fd
-            self._channel.send(
-                {
-                    "command": "start",
-                    "job": job.to_json(),
-                    "environment": job_environment(os.environ, job),
-                    "first_rank": 0,
-                    "local_world_size": job.world_size,
-                    "master_address": LOOPBACK,
-                    "master_port": listening.getsockname()[1],
-                    "descriptors": list(descriptors),
-                },
-                list(descriptors.values()),
-            )
+        """Start all ranks of ``job`` on this machine. Their rendezvous listens on a port the kernel picked."""
+        with listen(LOOPBACK, job.world_size) as listening:
+            port = listening.getsockname()[1]
+            common = job_environment(os.environ, job)
+            own = [
+                rank_environment(common, rank, job.world_size, rank, job.world_size, LOOPBACK, port, None)
+                for rank in range(job.world_size)
+            ]
+            self.start_ranks(job, 0, own, listening, console_fd)
+
+    def start_ranks(
+        self,
+        job: Job,
+        first_rank: int,
+        environments: Sequence[Mapping[str, str]],
+        listening: socket.socket | None = None,
+        console_fd: int | None = None,
+        is_only_server: bool = True,
+    ) -> None:
+        """Start the ranks ``first_rank`` ... of ``job``, one for each of ``environments`` (each complete).
+
+        Args:
+            listening: where the rendezvous of rank 0 listens; given to no other.
+            console_fd: where rank 0 writes its progress lines.
+            is_only_server: whether all ranks are started here; otherwise the files that they share are there already.
+        """
+        descriptors = {} if listening is None else {"listening": listening.fileno()}
+        if console_fd is not None:
+            descriptors["console"] = console_fd
+        # What all have in common is sent once: a packet has a limit.
+        common = dict(set.intersection(*(set(each.items()) for each in environments)))
+        self._channel.send(
+            {
+                "command": "start",
+                "job": job.to_json(),
+                "first_rank": first_rank,
+                "common": common,
+                "own": [{name: each[name] for name in each if name not in common} for each in environments],
+                "is_only_server": is_only_server,
+                "descriptors": list(descriptors),
+            },
+            list(descriptors.values()),
+        )
 
     def signal_ranks(self, number: signal.Signals, whole_group: bool = False) -> None:
         """Send ``number`` to every rank that runs; with ``whole_group`` also to its own children."""

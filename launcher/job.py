@@ -37,6 +37,10 @@ class Job:
         start_timeout_s: limit from the start of the job until every rank runs its function.
         run_timeout_s: limit of the whole run, None for no limit.
         grace_s: how long the ranks may take to save after a request to stop.
+        lease_s: how long they may take to save when their launcher is gone; 0 ends them at once.
+        logs: the folder below ``run_dir`` with the log of each rank.
+        exec_ranks: start each rank as a new program instead of a fork: what holds TPUs must not be forked.
+        attempt: which try this is, from 1.
     """
 
     entry: str
@@ -53,16 +57,25 @@ class Job:
     start_timeout_s: float = 300.0
     run_timeout_s: float | None = None
     grace_s: float = 60.0
+    lease_s: float = 0.0
+    logs: str = "logs"
+    exec_ranks: bool = False
+    attempt: int = 1
 
     @property
     def log_dir(self) -> Path:
         """Where each rank's output goes."""
-        return self.run_dir / "logs"
+        return self.run_dir / self.logs
 
     @property
     def roster_path(self) -> Path:
         """The file in which the ranks read how their peers ended."""
         return self.run_dir / ".roster"
+
+    @property
+    def heartbeat_path(self) -> Path:
+        """The file in which the ranks say how far they have come."""
+        return self.run_dir / ".heartbeat"
 
     def log_path(self, rank: int) -> Path:
         """Standard output and error of global rank ``rank``."""
@@ -89,6 +102,7 @@ class Job:
         """The variables that this job sets alike in all its ranks."""
         variables = dict(self.environment)
         variables["TORCHTPU_ROSTER"] = str(self.roster_path)
+        variables["TORCHTPU_HEARTBEAT"] = str(self.heartbeat_path)
         if self.slice_name is not None:
             variables["TORCHTPU_SLICE"] = self.slice_name
         if self.coordinates is not None:
@@ -105,9 +119,17 @@ class JobResult:
         failures: the failures, the cause first, its consequences after it; empty when nothing failed.
         exit_codes: exit status by rank (minus the signal's number when killed), None for a rank never started.
         stopped_by: name of the signal that asked the launcher to stop, or None.
+        asked_by: why the launcher itself asked the ranks to save and stop (``drain``, ``resize``), or None.
+        lost_hosts: hosts that went away with their ranks.
+        hung: why the ranks were taken to hang, or None.
+        step: the last step that all ranks have done, -1 before the first.
     """
 
     exit_code: int
     failures: tuple[RankFailure, ...]
     exit_codes: tuple[int | None, ...]
     stopped_by: str | None = None
+    asked_by: str | None = None
+    lost_hosts: tuple[str, ...] = ()
+    hung: str | None = None
+    step: int = -1

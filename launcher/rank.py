@@ -3,6 +3,7 @@
 import contextlib
 import faulthandler
 import importlib
+import json
 import os
 import signal
 import sys
@@ -12,7 +13,6 @@ from datetime import timedelta
 from typing import Any, NoReturn
 
 from launcher import failure
-from launcher.environment import rank_environment
 from launcher.job import Job
 from launcher.wire import Channel
 from torchtpu_dist.errors import StopRequested
@@ -26,21 +26,33 @@ _ALL_FINISHED = "launcher/all_finished"
 
 @dataclass(frozen=True)
 class Place:
-    """All that a new process needs to know to be one rank of a job."""
+    """All that a new process needs to know to be one rank of a job. ``environment`` is complete."""
 
     job: Job
     rank: int
-    local_rank: int
-    local_world_size: int
-    master_address: str
-    master_port: int
-    common_environment: Mapping[str, str]
+    environment: Mapping[str, str]
     listening_fd: int | None
     console_fd: int | None
 
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object from which :meth:`from_json` makes an equal place, where the descriptors are open."""
+        return {**self.__dict__, "job": self.job.to_json(), "environment": dict(self.environment)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Place":
+        """The place that :meth:`to_json` described."""
+        return cls(**{**data, "job": Job.from_json(data["job"])})
+
+
+def main(arguments: list[str]) -> NoReturn:
+    """``python -m launcher.rank PLACE_FD CHANNEL_FD``: be a rank in a program of its own."""
+    with os.fdopen(int(arguments[0]), "rb") as described:
+        place = Place.from_json(json.load(described))
+    run(place, Channel.from_descriptor(int(arguments[1])))
+
 
 def run(place: Place, channel: Channel) -> NoReturn:
-    """Be the rank ``place`` describes; the exit status tells how it went. Called in a fresh fork."""
+    """Be the rank ``place`` describes; the exit status tells how it went. Called in a fresh process."""
     exit_code = 3
     try:
         _settle(place)
@@ -72,22 +84,10 @@ def _settle(place: Place) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # rank 0 may write to the terminal from its own group
     _redirect_streams(place)
-    if place.rank != 0:
-        for descriptor in (place.listening_fd, place.console_fd):
-            if descriptor is not None:
-                os.close(descriptor)
-    variables = rank_environment(
-        common=place.common_environment,
-        rank=place.rank,
-        world_size=place.job.world_size,
-        local_rank=place.local_rank,
-        local_world_size=place.local_world_size,
-        master_address=place.master_address,
-        master_port=place.master_port,
-        console_fd=place.console_fd,
-    )
     os.environ.clear()
-    os.environ.update(variables)
+    os.environ.update(place.environment)
+    if place.rank == 0 and place.console_fd is not None:
+        os.environ["TORCHTPU_CONSOLE_FD"] = str(place.console_fd)
     import torch
 
     torch.set_num_threads(1)
@@ -115,8 +115,8 @@ def _run_entry(place: Place, channel: Channel) -> int:
     if job.backend == "ici":
         importlib.import_module("torchtpu_dist.collectives.emulator.process_group")  # and the package registers it
     store = dist.TCPStore(  # type: ignore[attr-defined]
-        place.master_address,
-        place.master_port,
+        place.environment["MASTER_ADDR"],
+        int(place.environment["MASTER_PORT"]),
         job.world_size,
         is_master=place.rank == 0,
         wait_for_workers=False,
@@ -192,3 +192,7 @@ def _report(place: Place, error: BaseException) -> int:
     sys.stderr.write(described.traceback)
     failure.write(described, place.job.log_dir)
     return described.exit_code
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,10 +1,12 @@
 """What the ranks of the launcher's tests run. Loaded by name, as drive.py stands beside it."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any, NoReturn
 
 import torch.distributed as dist
@@ -45,6 +47,13 @@ def leave_early(arguments: dict[str, Any]) -> None:
         sys.exit(0)
     if dist.get_rank() == 2:
         os._exit(0)
+
+
+def which_program(arguments: dict[str, Any]) -> None:
+    """Say what this rank's process was started as, and with which rank in its environment."""
+    command = Path("/proc/self/cmdline").read_text().split("\0")
+    at_start = dict(each.partition("=")[::2] for each in Path("/proc/self/environ").read_text().split("\0"))
+    sys.stdout.write(json.dumps({"program": command[3], "rank": at_start.get("RANK")}) + "\n")
 
 
 def _tell(pids: list[int]) -> None:

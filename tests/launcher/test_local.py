@@ -25,12 +25,12 @@ DEADLINE_S = 40.0
 class Launcher:
     """A launcher in a session of its own, as one in a terminal."""
 
-    def __init__(self, entry: str, world_size: int, run_dir: Path) -> None:
+    def __init__(self, entry: str, world_size: int, run_dir: Path, *start: str) -> None:
         self.run_dir = run_dir
         # A stale environment of another launcher must not matter.
         environment = {**os.environ, "RANK": "5", "WORLD_SIZE": "64", "MASTER_PORT": "1", "MEGASCALE_NUM_SLICES": "4"}
         self.process = subprocess.Popen(
-            [sys.executable, str(HERE / "drive.py"), entry, str(world_size), str(run_dir)],
+            [sys.executable, str(HERE / "drive.py"), entry, str(world_size), str(run_dir), *start],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -79,8 +79,8 @@ class Launcher:
 def launch(tmp_path: Path) -> Iterator[object]:
     started: list[Launcher] = []
 
-    def start(entry: str, world_size: int = 2, name: str = "run") -> Launcher:
-        started.append(Launcher(entry, world_size, tmp_path / name))
+    def start(entry: str, world_size: int = 2, name: str = "run", how: str = "fork") -> Launcher:
+        started.append(Launcher(entry, world_size, tmp_path / name, how))
         return started[-1]
 
     yield start
@@ -136,6 +136,15 @@ def test_a_crashed_rank_is_the_first_line_and_the_others_are_counted(launch):
 def test_ranks_that_leave_early_do_not_keep_the_others_waiting(launch):
     job = launch("leave_early", world_size=4)
     assert job.finish() == (0, "")
+
+
+def test_ranks_can_be_programs_of_their_own(launch):
+    """As on a TPU: each has its environment from its first instruction on, and is supervised like a fork."""
+    job = launch("which_program", how="exec")
+    assert job.finish() == (0, "")
+    for rank in (0, 1):
+        said = json.loads((job.run_dir / "logs" / f"rank-{rank}.log").read_text())
+        assert said == {"program": "launcher.rank", "rank": str(rank)}
 
 
 def test_a_full_disk_is_said_to_be_full(tmp_path, monkeypatch, capsys):

@@ -10,6 +10,7 @@ import pytest
 
 from launcher import failure
 from launcher.job import Job, JobResult
+from launcher.rank import DUMP_STACKS
 from launcher.supervise import supervise
 from launcher.wire import Channel
 from torchtpu_dist.errors import LaunchError, PeerLostError, TrainingError
@@ -170,3 +171,55 @@ def test_a_refusal(watch):
     server.say("refused", message="no more processes")
     with pytest.raises(LaunchError, match="could not be started: no more processes"):
         watch(server)
+
+
+class NeverAgain:
+    """A hang watch that says so once a rank has done a step."""
+
+    def __init__(self) -> None:
+        self.beats: list[tuple[int, int]] = []
+
+    def beat(self, rank, beat):
+        self.beats.append((rank, beat.step))
+
+    def hung(self, now_s):
+        return "no step for 300 s" if self.beats else None
+
+
+def test_ranks_that_hang_are_told_to_write_their_stacks_and_ended(job):
+    server = FakeServer({TERM: -15})
+    server.run()
+    server.say("progress", beats={"0": [7, time.time(), 0.0, 1], "1": [6, time.time(), 0.0, 1]})
+    watch = NeverAgain()
+    result = supervise(server, job, hang_watch=watch)
+    assert server.sent == [DUMP_STACKS, TERM]
+    assert watch.beats == [(0, 7), (1, 6)]
+    assert (result.hung, result.step, result.exit_code) == ("no step for 300 s", 6, 4)
+    assert {each.type for each in result.failures} == {"Timeout"}
+
+
+def test_a_lost_host_takes_its_ranks_with_it_and_is_the_cause(job):
+    server = FakeServer({TERM: -15})
+    server.run()
+    server.end(0, 3)
+    server.say("host_lost", host="emu-1/0", ranks=[1], why="its node died", time=time.time())
+    server.end(1, 0)  # it was only out of reach
+    result = supervise(server, job)
+    assert (result.lost_hosts, result.exit_code, result.exit_codes) == (("emu-1/0",), 4, (3, -9))
+    assert result.failures[0].headline == "rank 1 failed: HostLost: host emu-1/0 was lost: its node died"
+
+
+def test_the_launcher_itself_may_ask_to_save_and_stop(job):
+    server = FakeServer({TERM: 5})
+    server.run()
+    server.say("ask", why="drain", grace_s=5.0)
+    result = supervise(server, job)
+    assert (server.sent, result.asked_by, result.exit_code, result.stopped_by) == ([TERM], "drain", 5, None)
+
+
+@pytest.mark.parametrize(("requests", "sent", "exit_code"), [([INT], [TERM], 5), ([INT, INT], [TERM, TERM, KILL], 130)])
+def test_where_ctrl_c_saves_the_second_one_does_not(job, requests, sent, exit_code):
+    server = FakeServer({TERM: 5} if exit_code == 5 else {KILL: -9})
+    server.run()
+    result = supervise(server, job, stop_requests=Requests(*requests), ctrl_c_saves=True)
+    assert (server.sent, result.exit_code) == (sent, exit_code)

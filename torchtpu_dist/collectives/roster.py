@@ -13,8 +13,8 @@ offset type    meaning
 12     int32   exit status once the state is EXITED; negative = minus the number of the signal that ended it
 ====== ======= ==========================================================
 
-One writer (the supervisor), any number of readers. The state is written last, so a reader that sees EXITED
-also sees the status that belongs to it.
+One writer an entry (the supervisor on that rank's host), any number of readers. The state is written last, so a reader
+that sees EXITED also sees the status that belongs to it.
 """
 
 import mmap
@@ -116,7 +116,7 @@ class RosterReader(_RosterFile):
 
 
 class RosterWriter(_RosterFile):
-    """Creates the roster (all ranks NOT_STARTED) and keeps it up to date. The supervisor owns the only one.
+    """Creates the roster (all ranks NOT_STARTED) and keeps it up to date. A supervisor owns the only one.
 
     Args:
         path: file to create; an old file of that name is replaced, never reused, so that a reader of the
@@ -132,6 +132,13 @@ class RosterWriter(_RosterFile):
         fresh.write_bytes(bytes(num_ranks * ENTRY_BYTES))
         os.replace(fresh, target)
         super().__init__(target, writable=True)
+
+    @classmethod
+    def join(cls, path: Path | str) -> Self:
+        """The roster that somebody else has created, for one of several supervisors, each with ranks of its own."""
+        writer = cls.__new__(cls)
+        _RosterFile.__init__(writer, Path(path), writable=True)
+        return writer
 
     def started(self, rank: int, pid: int) -> None:
         """Global rank ``rank`` runs as process ``pid``."""

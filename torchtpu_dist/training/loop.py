@@ -10,6 +10,7 @@ from torchtpu_dist.checkpoint.save import save_checkpoint
 from torchtpu_dist.collectives import recorder
 from torchtpu_dist.data.loader import SampleLoader
 from torchtpu_dist.errors import StopRequested
+from torchtpu_dist.training.heartbeat import Heartbeat, Phase
 from torchtpu_dist.training.metrics import MetricsWriter, StepMetrics, mfu_bound
 from torchtpu_dist.training.run import Run
 from torchtpu_dist.training.step import train_step
@@ -45,9 +46,10 @@ def train(
     """
     config = run.config
     batches = iter(loader)
+    heartbeat = Heartbeat.from_environment(run.rank)
     while progress.step < config.training.steps:
         if stop.agreed():
-            _save(run, model, optimizer, loader, progress)
+            _save(run, model, optimizer, loader, progress, heartbeat)
             raise StopRequested(f"stopped by a signal after step {progress.step}{continue_hint(progress)}")
         first = not progress.step_times_s
         started_s, ici_started_us = time.perf_counter(), recorder.totals().ici_time_us
@@ -57,6 +59,7 @@ def train(
         progress.step += 1
         progress.tokens += run.tokens_per_step
         progress.step_times_s.append(seconds)
+        heartbeat.step_done(progress.step)
         ici_time_us = _difference(recorder.totals().ici_time_us, ici_started_us)
         metrics.step(
             StepMetrics(
@@ -75,12 +78,14 @@ def train(
             note="first step, with warm-up" if first else "",
         )
         if config.checkpoint.enable and progress.step % config.checkpoint.interval == 0:
-            _save(run, model, optimizer, loader, progress)
+            _save(run, model, optimizer, loader, progress, heartbeat)
         if _validation_due(run, progress.step):
-            loss = validate(run, model).loss
+            with heartbeat.during(Phase.VALIDATING):
+                loss = validate(run, model).loss
             metrics.validation(progress.step, loss)
             run.console.line(f"step {progress.step}  validation loss {loss:.4f}")
-    _save(run, model, optimizer, loader, progress)
+    _save(run, model, optimizer, loader, progress, heartbeat)
+    heartbeat.steps_are_over()
 
 
 def _validation_due(run: Run, step: int) -> bool:
@@ -96,12 +101,14 @@ def _save(
     optimizer: torch.optim.Optimizer,
     loader: SampleLoader,
     progress: Progress,
+    heartbeat: Heartbeat,
 ) -> None:
     config = run.config.checkpoint
     if not config.enable or progress.saved_step == progress.step:
         return
     manifest = run.manifest(progress.step, progress.tokens, loader.state_dict())
-    progress.checkpoint = save_checkpoint(run.run_dir, model, optimizer, manifest, config.keep_latest_k)
+    with heartbeat.during(Phase.SAVING):
+        progress.checkpoint = save_checkpoint(run.run_dir, model, optimizer, manifest, config.keep_latest_k)
     progress.saved_step = progress.step
 
 

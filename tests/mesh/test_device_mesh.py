@@ -42,6 +42,36 @@ def test_one_device_is_a_mesh_of_one_axis() -> None:
         assert mesh.mesh.tolist() == [0]
 
 
+def test_ranks_in_any_order() -> None:
+    axes = [("dp_shard", 2), ("tp", 2)]
+    for rank in range(4):
+        with fake_rank(rank, 4):
+            mesh = build_device_mesh(Slice.parse("v5e-4"), axes, ranks=(3, 0, 1, 2))
+            assert mesh.mesh.tolist() == [[3, 0], [1, 2]]
+            groups = [dist.get_process_group_ranks(mesh.get_group(axis)) for axis in ("dp_shard", "tp")]
+            assert groups == [[3, 1] if rank in (1, 3) else [0, 2], [3, 0] if rank in (0, 3) else [1, 2]]
+
+
+@pytest.mark.parametrize("ranks", [(0, 1, 2), (0, 1, 2, 2), (1, 2, 3, 4)])
+def test_refused_unless_every_rank_has_a_place(ranks: tuple[int, ...]) -> None:
+    with (
+        fake_rank(0, 4),
+        pytest.raises(AssignmentError, match="expected each of 0 to 3 once"),
+    ):
+        build_device_mesh(Slice.parse("v5e-4"), [("dp_shard", 2), ("tp", 2)], ranks=ranks)
+
+
+def test_a_torch_that_sorts_its_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    new_group = dist.new_group
+    monkeypatch.setattr(dist, "new_group", lambda ranks, group_desc: new_group(ranks, group_desc=group_desc))
+    asked = Slice.parse("v5e-4"), [("dp_shard", 2), ("tp", 2)]
+    with fake_rank(0, 4):
+        mesh = build_device_mesh(*asked, ranks=(0, 2, 1, 3))  # every group ascends
+        assert mesh.mesh.tolist() == [[0, 2], [1, 3]]
+        with pytest.raises(AssignmentError, match=r"group of ranks \[3, 1\], .* torch 2.13 and newer can make it"):
+            build_device_mesh(*asked, ranks=(3, 0, 1, 2))
+
+
 def test_refused_without_the_right_world() -> None:
     asked = Slice.parse("v5e-8"), [("dp_shard", 4), ("tp", 2)]
     with pytest.raises(AssignmentError, match="call init_process_group before"):

@@ -31,6 +31,7 @@ LR, WEIGHT_DECAY, BETAS, MAX_NORM = 1e-2, 0.5, (0.7, 0.9), 0.3
 LAYOUTS = {
     "fsdp 4": ({"data_parallel_shard_degree": 4}, 2),
     "fsdp 2 x tp 2, two passes": ({"tensor_parallel_degree": 2}, 2),
+    "fsdp 2 x tp 2, ranks in another order": ({"tensor_parallel_degree": 2}, 4, (3, 0, 2, 1)),
     "hsdp 2 x 2": ({"data_parallel_replicate_degree": 2}, 2),
     "replicas 4, two passes": ({"data_parallel_replicate_degree": 4, "data_parallel_shard_degree": 1}, 1),
 }
@@ -73,10 +74,10 @@ def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
     return tokens, labels
 
 
-def train(parallelism: dict[str, int], local_batch_size: int) -> Result:
+def train(parallelism: dict[str, int], local_batch_size: int, mesh_ranks: tuple[int, ...] | None = None) -> Result:
     """The trainer's own functions, in a rank."""
     settings = config(parallelism, local_batch_size)
-    run = Run.build(settings, Path())
+    run = Run.build(settings, Path(), mesh_ranks)
     model = build_parallel_model(run)
     optimizer = build_optimizer(model, settings.optimizer)
     share = run.batch.samples_per_rank

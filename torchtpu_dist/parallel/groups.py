@@ -7,6 +7,7 @@ import math
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
+from torchtpu_dist.mesh.device_mesh import flatten
 from torchtpu_dist.parallel.degrees import ParallelDegrees
 
 DATA_PARALLEL_AXES = ("dp_replicate", "dp_shard")
@@ -39,7 +40,7 @@ def data_parallel_group(mesh: DeviceMesh) -> dist.ProcessGroup | None:
         return None
     if len(axes) == 1:
         return mesh.get_group(axes[0])
-    return mesh[axes]._flatten("dp").get_group()
+    return flatten(mesh, axes, "dp").get_group()
 
 
 def data_parallel_rank(mesh: DeviceMesh) -> int:

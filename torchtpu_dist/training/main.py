@@ -25,14 +25,16 @@ from torchtpu_dist.training.stop import StopSignal
 def train_rank(arguments: dict[str, Any]) -> None:
     """Train as one rank of an initialised process group.
 
-    ``arguments`` is plain JSON: ``config`` (a :class:`TrainerConfig`) and ``run_dir``.
+    ``arguments`` is plain JSON: ``config`` (a :class:`TrainerConfig`), ``run_dir``, and where the ranks are not in the
+    order of the mesh ``mesh_ranks``, the rank at each place of it, row-major.
 
     Raises:
         StopRequested, TrainingError, CheckpointError, CollectiveError
     """
     started_s = time.perf_counter()
     stop = StopSignal()
-    run = Run.build(TrainerConfig.model_validate(arguments["config"]), Path(arguments["run_dir"]))
+    config = TrainerConfig.model_validate(arguments["config"])
+    run = Run.build(config, Path(arguments["run_dir"]), arguments.get("mesh_ranks"))
     model = build_parallel_model(run)
     optimizer = build_optimizer(model, run.config.optimizer)
     loader = build_loader(

@@ -1,5 +1,6 @@
 """One rank's view of the run: what is fixed before the first step and never changes."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,11 +40,14 @@ class Run:
     console: Console
 
     @classmethod
-    def build(cls, config: TrainerConfig, run_dir: Path) -> "Run":
-        """Lay the recipe's mesh over the ranks of the (initialised) process group. Called by all ranks alike."""
+    def build(cls, config: TrainerConfig, run_dir: Path, mesh_ranks: Sequence[int] | None = None) -> "Run":
+        """Lay the recipe's mesh over the ranks of the (initialised) process group. Called by all ranks alike.
+
+        ``mesh_ranks`` is the rank at each place of the mesh, row-major; None: in ascending order.
+        """
         slice_ = Slice.parse(config.slice)
         degrees = ParallelDegrees.resolve(config.parallelism, slice_.num_devices, slice_.name)
-        mesh = build_device_mesh(slice_, degrees.axes)
+        mesh = build_device_mesh(slice_, degrees.axes, ranks=mesh_ranks)
         return cls(
             config=config,
             run_dir=run_dir,

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torchtpu_dist.command_line import print_version, run_and_exit
+from torchtpu_dist.errors import RecipeError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from launcher.job import Job
+    from launcher.run_directory import RunDirectory
     from torchtpu_dist.recipe.check import Plan
-
-_ENTRY = "torchtpu_dist.training.main:train_rank"
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -28,12 +27,21 @@ def launch(
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="[SECTION.KEY=VALUE]...", help="values that replace the recipe's")
     ] = None,
+    backend: Annotated[
+        str | None, typer.Option("--backend", help="local or ray, instead of the recipe's launcher.backend")
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option("--address", help="HOST:6379 of a Ray head, instead of launcher.address; implies ray")
+    ] = None,
+    emulate_cluster: Annotated[
+        bool, typer.Option("--emulate-cluster", help="on a Ray cluster of emulated TPU hosts that is made for this run")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="show and check everything, start nothing")] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=print_version, is_eager=True, help="print the version and exit")
     ] = False,
 ) -> int:
-    """Train what RECIPE says, on this machine.
+    """Train what RECIPE says, on this machine or on a Ray cluster.
 
     Exit codes: 0 success, 2 wrong recipe or arguments, 3 training failed, 4 processes could not be run,
     5 stopped by a signal after a checkpoint, 130 interrupted.
@@ -45,14 +53,17 @@ def launch(
     from torchtpu_dist.recipe.report import print_dry_run
 
     console = Console()
-    loaded = load_recipe(recipe, overrides or [])
+    loaded = load_recipe(recipe, [*(overrides or []), *_as_overrides(backend, address, emulate_cluster)])
     plan = check(loaded.recipe)
     check_resume(plan)
     if dry_run:
         print_dry_run(loaded, plan, console)
         return 0
-    check_can_start(plan)
-    return _run(plan, console)
+    if emulate_cluster or plan.recipe.launcher.backend == "local":
+        check_can_start(plan)
+    if plan.recipe.launcher.backend == "ray":
+        return _run_on_cluster(plan, console, emulate_cluster)
+    return _run_here(plan, console)
 
 
 def main() -> None:
@@ -60,43 +71,63 @@ def main() -> None:
     run_and_exit(app)
 
 
-def training_job(plan: "Plan", run_dir: Path) -> "Job":
-    """The job that trains what ``plan`` says, writing to ``run_dir``."""
-    from launcher.job import DEFAULT_PRELOAD, Job
+def _as_overrides(backend: str | None, address: str | None, emulate_cluster: bool) -> list[str]:
+    """What the options say, as if it had been written behind them.
 
-    recipe = plan.recipe
-    return Job(
-        entry=_ENTRY,
-        arguments={"config": recipe.trainer_config().model_dump(mode="json"), "run_dir": str(run_dir)},
-        world_size=plan.slice.num_devices,
-        run_dir=run_dir,
-        slice_name=plan.slice.name,
-        coordinates=plan.assignment.places,
-        preload=(_ENTRY.partition(":")[0], *DEFAULT_PRELOAD),
-        init_timeout_s=recipe.comm.init_timeout_s,
-        collective_timeout_s=recipe.comm.timeout_s,
-        start_timeout_s=recipe.launcher.start_timeout_s,
-        grace_s=recipe.launcher.grace_s,
-    )
+    Raises:
+        RecipeError: they contradict each other.
+    """
+    if emulate_cluster and address is not None:
+        raise RecipeError("--emulate-cluster makes a cluster of its own, and --address names another: give one of them")
+    if (emulate_cluster or address is not None) and backend not in (None, "ray"):
+        raise RecipeError(f"--backend {backend} has no cluster: leave out --emulate-cluster and --address")
+    if emulate_cluster or address is not None:
+        backend = "ray"
+    return [
+        f"launcher.{key}={value}" for key, value in (("backend", backend), ("address", address)) if value is not None
+    ]
 
 
-def _run(plan: "Plan", console: "Console") -> int:
+def _run_here(plan: "Plan", console: "Console") -> int:
     from rich.console import Console
 
+    from launcher.hang_watch import HangWatch
     from launcher.local import run_local
+    from launcher.training_job import training_job
+
+    launcher = plan.recipe.launcher
+    with _open_directory(plan, console) as directory:
+        job = training_job(plan, directory.path)
+        watch = HangWatch(job.world_size, launcher.hang_timeout_s, launcher.first_step_timeout_s)
+        return run_local(job, Console(stderr=True), directory.record, _console_fd(), watch).exit_code
+
+
+def _run_on_cluster(plan: "Plan", console: "Console", emulate: bool) -> int:
+    from rich.console import Console
+
+    from launcher.cluster.run import run_on_cluster, work_of
+    from torchtpu_dist.recipe.resize import plans_by_slices
+
+    plans_by_slices(plan)  # whatever is wrong is said before anything is written
+    with _open_directory(plan, console, logs_in="launch", events_in="launch/events.jsonl") as directory:
+        work = work_of(plan, directory)
+        return run_on_cluster(plan, work, directory, Console(stderr=True), console, emulate)
+
+
+def _open_directory(plan: "Plan", console: "Console", **places: str) -> "RunDirectory":
+    """The run directory, with what is said and written when a run begins."""
     from launcher.run_directory import RunDirectory
     from torchtpu_dist.recipe.dump import dump_yaml
     from torchtpu_dist.recipe.report import print_head
 
     recipe = plan.recipe
-    with RunDirectory.open(recipe.run_dir, keep=_continues(recipe.checkpoint.resume, recipe.run_dir)) as directory:
-        if directory.moved_to is not None:
-            typer.echo(f"an older run of this name was moved to {directory.moved_to}")
-            directory.record("moved_aside", to=str(directory.moved_to))
-        print_head(plan, console)
-        (directory.path / "recipe.yaml").write_text(dump_yaml(recipe), encoding="utf-8")
-        job = training_job(plan, directory.path)
-        return run_local(job, Console(stderr=True), directory.record, _console_fd()).exit_code
+    directory = RunDirectory.open(recipe.run_dir, _continues(recipe.checkpoint.resume, recipe.run_dir), **places)
+    if directory.moved_to is not None:
+        typer.echo(f"an older run of this name was moved to {directory.moved_to}")
+        directory.record("moved_aside", to=str(directory.moved_to))
+    print_head(plan, console)
+    (directory.path / "recipe.yaml").write_text(dump_yaml(recipe), encoding="utf-8")
+    return directory
 
 
 def _continues(resume: str, run_dir: Path) -> bool:

@@ -45,7 +45,7 @@ def say_result(console: Console, job: Job, result: JobResult) -> None:
     if not result.failures:
         _say(console, "stopped by the training itself after a checkpoint; checkpoint.resume=auto continues from it")
         return
-    _say_failures(console, job, result)
+    say_failures(console, job, result)
 
 
 def _where_to_go_on(job: Job) -> str:
@@ -55,17 +55,21 @@ def _where_to_go_on(job: Job) -> str:
     return f"checkpoint.resume=auto continues from {checkpoint}"
 
 
-def _say_failures(console: Console, job: Job, result: JobResult) -> None:
+def say_failures(
+    console: Console, job: Job, result: JobResult, log_lines: int = LOG_LINES, headline: bool = True
+) -> None:
+    """The first failure with the end of its log, the others counted; ``headline``: whether it still has to be said."""
     first, *others = result.failures
     explained = first.type in _EXPLAINED
-    headline = f"rank {first.rank} failed: {first.message}" if explained else first.headline
-    console.print(Text(headline, style="bold red"), soft_wrap=True)
+    if headline:
+        words = f"rank {first.rank} failed: {first.message}" if explained else first.headline
+        console.print(Text(words, style="bold red"), soft_wrap=True)
     if first.exit_code == -signal.SIGKILL and first.type == failure.EXITED:
         _say(console, "  nothing in this program sent that signal: the machine may have run out of memory")
     if shutil.disk_usage(job.run_dir).free < _HARDLY_ANY_BYTES:
         _say(console, f"  no space is left on the disk of {job.run_dir}; free some, or set output to another disk")
     log = job.log_path(first.rank)
-    for line in [] if explained else failure.tail(log, LOG_LINES).splitlines():
+    for line in [] if explained else failure.tail(log, log_lines).splitlines():
         _say(console, f"  {line}")
     _say(console, f"its whole log: {log}")
     alike = [each for each in others if (each.type, each.message) == (first.type, first.message)]

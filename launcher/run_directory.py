@@ -12,7 +12,6 @@ from typing import Any, TextIO
 from torchtpu_dist.errors import RecipeError
 
 _LOCK = ".lock"
-_EVENTS = "events.jsonl"
 
 
 class RunDirectory:
@@ -23,24 +22,26 @@ class RunDirectory:
         moved_to: where an older run of that name was moved, None when there was none or it is continued.
     """
 
-    def __init__(self, path: Path, moved_to: Path | None, lock: int) -> None:
+    def __init__(self, path: Path, moved_to: Path | None, lock: int, logs_in: str, events_in: str) -> None:
         self.path = path
         self.moved_to = moved_to
         self._lock = lock
-        logs = path / "logs"
+        logs = path / logs_in
         if logs.exists() and not _is_empty(logs):
-            _move_aside(logs)  # of an earlier attempt: its last lines and failures would be taken for ours
+            _move_aside(logs)  # of an earlier start: its last lines and failures would be taken for ours
         logs.mkdir(exist_ok=True)
-        self._events: TextIO = (path / _EVENTS).open("a", buffering=1)
+        self._events: TextIO = (path / events_in).open("a", buffering=1)
 
     @classmethod
-    def open(cls, path: Path, keep: bool) -> "RunDirectory":
+    def open(cls, path: Path, keep: bool, logs_in: str = "logs", events_in: str = "events.jsonl") -> "RunDirectory":
         """Create the folder, or take it over.
 
         Args:
             path: ``<output>/<run_name>``.
             keep: continue an older run that is there; otherwise it is moved aside to ``<path>.1`` (or the next free
                 number), never overwritten.
+            logs_in: the folder in it that is begun anew with every start.
+            events_in: the launcher's diary in it.
 
         Raises:
             RecipeError: another launcher is running in it, or it cannot be written.
@@ -54,7 +55,7 @@ class RunDirectory:
                 if lock is None:
                     continue  # the folder was moved aside between the two lines: there is a new one
                 if keep or moved_to is not None or _is_empty(path):
-                    return cls(path, moved_to, lock)
+                    return cls(path, moved_to, lock, logs_in, events_in)
                 moved_to = _move_aside(path)
                 os.close(lock)
         except (FileExistsError, NotADirectoryError):

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from launcher import cli
-from launcher.cli import _continues, training_job
+from launcher.cli import _continues
+from launcher.training_job import training_job
 from launcher.job import Job
 from torchtpu_dist.recipe.check import check
 from torchtpu_dist.recipe.load import load_recipe

@@ -1,8 +1,10 @@
 """A recipe as YAML that loads to the same recipe: the run directory's ``recipe.yaml``."""
 
 import re
+from functools import reduce
+from operator import getitem
 
-from torchtpu_dist.recipe.keys import recipe_keys, sections
+from torchtpu_dist.recipe.keys import recipe_keys
 from torchtpu_dist.recipe.recipe import Recipe
 from torchtpu_dist.recipe.scalars import ScalarError, parse_scalar
 
@@ -14,12 +16,21 @@ def dump_yaml(recipe: Recipe) -> str:
     lines = []
     section = ""
     for path, value in flatten(recipe).items():
-        owner, _, name = path.rpartition(".")
-        if owner != section:
-            lines.append(f"{owner}:")
-            section = owner
-        lines.append(f"{'  ' if owner else ''}{name}: {yaml_scalar(value)}")
+        lines += headings(section, path)
+        section = path.rpartition(".")[0]
+        lines.append(f"{indent(path)}{path.rpartition('.')[2]}: {yaml_scalar(value)}")
     return "\n".join(lines) + "\n"
+
+
+def headings(section: str, path: str) -> list[str]:
+    """The lines that open the sections of ``path``, coming from one in ``section``."""
+    before, now = section.split(".") if section else [], path.split(".")[:-1]
+    return [f"{'  ' * depth}{name}:" for depth, name in enumerate(now) if before[: depth + 1] != now[: depth + 1]]
+
+
+def indent(path: str) -> str:
+    """What stands before the key ``path`` in a recipe."""
+    return "  " * path.count(".")
 
 
 def flatten(recipe: Recipe) -> dict[str, object]:
@@ -27,8 +38,8 @@ def flatten(recipe: Recipe) -> dict[str, object]:
     tree = recipe.model_dump(mode="python")
     values: dict[str, object] = {}
     for path in recipe_keys():
-        section, _, name = path.rpartition(".")
-        values[path] = tree[section][name] if section in sections() and section else tree[name]
+        *owners, name = path.split(".")
+        values[path] = reduce(getitem, owners, tree)[name]
     return values
 
 

@@ -43,11 +43,13 @@ def sections() -> Mapping[str, tuple[str, ...]]:
     """The keys of every section, by the section's name; ``""`` holds the top level with its sections."""
     found: dict[str, list[str]] = {"": []}
     for path in recipe_keys():
-        section, _, name = path.rpartition(".")
-        if section and section not in found:
-            found[section] = []
-            found[""].append(section)
-        found[section].append(name)
+        *owners, name = path.split(".")
+        for depth, owner in enumerate(owners):
+            section = ".".join(owners[: depth + 1])
+            if section not in found:
+                found[section] = []
+                found[".".join(owners[:depth])].append(owner)
+        found[".".join(owners)].append(name)
     return {section: tuple(names) for section, names in found.items()}
 
 

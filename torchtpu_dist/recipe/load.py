@@ -156,8 +156,11 @@ def _validate(leaves: Mapping[str, Leaf], refused: Set[str], name: str, problems
     """The recipe, or ``None`` with its mistakes added to ``problems``; what was ``refused`` before is not missing."""
     tree: dict[str, Any] = {}
     for path, leaf in leaves.items():
-        section, _, key = path.rpartition(".")
-        (tree.setdefault(section, {}) if section else tree)[key] = leaf.value
+        *owners, key = path.split(".")
+        section = tree
+        for owner in owners:
+            section = section.setdefault(owner, {})
+        section[key] = leaf.value
     try:
         recipe = Recipe.model_validate(tree)
     except ValidationError as error:

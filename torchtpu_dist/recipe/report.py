@@ -15,7 +15,7 @@ from torchtpu_dist.estimate.weights import weights
 from torchtpu_dist.mesh import AxisPlacement, Slice
 from torchtpu_dist.recipe.check import Plan
 from torchtpu_dist.recipe.drawing import coordinates_in_words, draw_torus, legend, other_slices_in_words
-from torchtpu_dist.recipe.dump import flatten, yaml_scalar
+from torchtpu_dist.recipe.dump import flatten, headings, indent, yaml_scalar
 from torchtpu_dist.recipe.load import LoadedRecipe
 
 _LABEL = 12  # columns of the labels at the left of the head
@@ -72,14 +72,12 @@ def recipe_lines(loaded: LoadedRecipe, plan: Plan) -> list[str]:
     entries: list[tuple[str, str]] = []
     section = ""
     for path, value in flatten(loaded.recipe).items():
-        owner, _, name = path.rpartition(".")
-        if owner != section:
-            entries.append((f"{owner}:", ""))
-            section = owner
+        entries += [(line, "") for line in headings(section, path)]
+        section, _, name = path.rpartition(".")
         origin = loaded.origins[path]
         if value in (None, -1, "auto") and path in becomes:
             origin = f"{origin}; here {becomes[path]}"
-        entries.append((f"{'  ' if owner else ''}{name}: {yaml_scalar(value)}", origin))
+        entries.append((f"{indent(path)}{name}: {yaml_scalar(value)}", origin))
     column = min(max(len(text) for text, _ in entries), 44)
     return [f"{text.ljust(column)}  # {origin}" if origin else text for text, origin in entries]
 

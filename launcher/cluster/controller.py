@@ -1,0 +1,291 @@
+"""A run on a cluster from its first reservation to its end: the state machine of :mod:`launcher.cluster.states`.
+
+One pass of the loop is an attempt: whole slices are reserved (those of the attempt before are kept, if they are
+intact), every host is looked at, the ranks are started and watched. What an attempt ended with is classified, charged
+to a budget and either tried again or not. Whatever is waited for, a request to stop ends it, and a minute without
+anything new is explained.
+"""
+
+import select
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from launcher import failure
+from launcher.cluster import preflight
+from launcher.cluster.attempt import Attempt, last_saved_step
+from launcher.cluster.goodput import Goodput
+from launcher.cluster.hands import Agent, Hands, Held
+from launcher.cluster.inventory import ClusterSlice, pick
+from launcher.cluster.policy import Ending, FailureClass, Ledger, Verdict, classify
+from launcher.cluster.settings import Settings
+from launcher.cluster.speech import Speech
+from launcher.cluster.states import Journey, State
+from launcher.cluster.work import Work
+from launcher.job import JobResult
+from launcher.stop import StopRequests
+from launcher.supervise import INTERRUPTED, Record
+from torchtpu_dist.errors import LaunchError, StopRequested, TorchTpuError
+
+_LOOK_S = 1.0
+_TOKEN = ".launcher"
+
+
+class _Stopped(Exception):
+    """A signal asked to stop while there were no ranks."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        self.number = number
+
+
+@dataclass
+class Controller:
+    """Runs ``work`` on the cluster that ``hands`` reach.
+
+    Args:
+        record: told of every event, for ``events.jsonl``.
+        stop_requests: signals of this process.
+    """
+
+    work: Work
+    hands: Hands
+    settings: Settings
+    speech: Speech
+    record: Record
+    stop_requests: StopRequests
+    journey: Journey = field(init=False)
+    goodput: Goodput = field(init=False)
+    ledger: Ledger = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.journey = Journey(self.record)
+        self.goodput = Goodput(time.time())
+        self.ledger = Ledger(self.settings.budgets)
+        self._suspects: dict[str, str] = {}  # ids of nodes that were lost to us, whatever Ray says of them
+        self._known: dict[str, preflight.HostFacts] = {}  # by id of node
+        self._step = 0
+
+    def run(self) -> int:
+        """The exit code of the run."""
+        try:
+            while True:
+                code = self._attempt()
+                if code is not None:
+                    return code
+        except _Stopped as stop:
+            self.journey.go(State.STOPPED, signal=stop.number.name)
+            self.speech.stopped(stop.number, self.work.run_dir)
+            return INTERRUPTED
+        finally:
+            report = self.goodput.report(time.time())
+            self.record("goodput", total_s=report.total_s, productive_s=report.productive_s, startup_s=report.startup_s,
+                        checkpoint_s=report.checkpoint_s, lost_s=dict(report.lost))  # fmt: skip
+            if self.journey.attempt > 0:
+                self.speech.say(report.line)
+
+    def _attempt(self) -> int | None:
+        """One attempt; the exit code of the run if it was the last."""
+        self.journey.go(State.RESERVING)
+        self.goodput.attempt_started(time.time())
+        try:
+            held = self._reserve()
+            self.journey.go(State.PREFLIGHT, slices=[each.name for each in held])
+            self._preflight(held)
+            self.journey.go(State.STARTING)
+            attempt = self._new_attempt(held)
+            self.speech.attempt(self.journey.attempt, attempt.layout, held, self.work.run_dir, attempt.job.backend)
+            result = attempt.run()
+        except _NoCapacity as error:
+            return self._end(Verdict(FailureClass.NO_CAPACITY, str(error)), Ending(step=self._step))
+        except TorchTpuError as error:
+            return self._after_an_error(error)
+        self._step = max(self._step, result.step)
+        return self._after(attempt, result)
+
+    def _new_attempt(self, held: tuple[Held, ...]) -> Attempt:
+        return Attempt(
+            shape=self.work.shapes[len(held)],
+            held=held,
+            hands=self.hands,
+            settings=self.settings,
+            journey=self.journey,
+            goodput=self.goodput,
+            speech=self.speech,
+            record=self.record,
+            stop_requests=self.stop_requests,
+            one_machine=self._one_machine(held),
+            room_to_grow=self._room_to_grow,
+        )
+
+    def _room_to_grow(self, slices: tuple[ClusterSlice, ...]) -> bool:
+        """Whether more slices could be had than there are."""
+        held = [each.name for each in self.hands.held]
+        seen = tuple(_without(each, self._suspects) for each in slices)
+        found = pick(seen, self.work.wanted, held, self.settings.least, self.settings.most)
+        return len(found.names) > len(held)
+
+    # -- reserving
+
+    def _reserve(self) -> tuple[Held, ...]:
+        """The slices of this attempt, those that were kept first."""
+        started_s = said_s = time.monotonic()
+        while True:
+            slices = self._look()
+            self._give_back_what_is_broken(slices)
+            least, most = self.settings.least, self.settings.most
+            kept = [each.name for each in self.hands.held]
+            found = pick(slices, self.work.wanted, kept, least, most)
+            by_name = {each.name: each for each in slices}
+            for name in found.names:
+                if name not in kept:
+                    self.hands.reserve(by_name[name], self.settings.reserve_timeout_s)
+            held = tuple(self.hands.held[:most])
+            if len(held) >= least:
+                for spare in self.hands.held[most:]:
+                    self.hands.give_back(spare)
+                return held
+            now = time.monotonic()
+            limit_s = self.settings.capacity_timeout_s
+            if limit_s is not None and now - started_s > limit_s:
+                raise _NoCapacity(self.speech.waiting(len(held), least, self.work.wanted, found, now - started_s))
+            if now - said_s >= self.settings.say_each_s or said_s == started_s:
+                said_s = now
+                words = self.speech.waiting(len(held), least, self.work.wanted, found, now - started_s)
+                self.record("waiting", held=[each.name for each in held], why=words)
+                self.speech.say(words)
+            self.pause(_LOOK_S)
+
+    def _look(self) -> tuple[ClusterSlice, ...]:
+        """The slices, without the hosts that have been lost to us."""
+        return tuple(_without(each, self._suspects) for each in self.hands.look())
+
+    def _give_back_what_is_broken(self, slices: tuple[ClusterSlice, ...]) -> None:
+        """A slice that lost a host, or is going to, is of no use; one that got a new host has to be reserved anew."""
+        by_name = {each.name: each for each in slices}
+        for held in list(self.hands.held):
+            now = by_name.get(held.name)
+            same = now is not None and {host.node_id for host in now.hosts} == {
+                agent.host.node_id for agent in held.agents
+            }
+            if now is None or not same or now.state in ("broken", "draining", "quarantined"):
+                why = "it is gone" if now is None else now.why if now.state != "busy" else "it got another host"
+                self.record("given_back", slice=held.name, why=why)
+                self.hands.give_back(held)
+
+    # -- preflight
+
+    def _preflight(self, held: tuple[Held, ...]) -> None:
+        """Look at the hosts that are new."""
+        fresh = [agent for each in held for agent in each.agents if agent.host.node_id not in self._known]
+        if not fresh:
+            return
+        token = self.work.run_dir / _TOKEN
+        token.touch()
+        asked = [agent.look_around(str(self.work.run_dir), _TOKEN) for agent in fresh]
+        facts = self.hands.answers(asked, self.settings.agent_timeout_s, "agents come up and look at their hosts")
+        named = {agent.name: each for agent, each in zip(fresh, facts, strict=True)}
+        preflight.check(named, self.work.run_dir, preflight.own_versions())
+        self._known.update({agent.host.node_id: each for agent, each in zip(fresh, facts, strict=True)})
+
+    def _one_machine(self, held: tuple[Held, ...]) -> bool:
+        """Whether all hosts are one machine, whose processes can share memory."""
+        return len({self._known[agent.host.node_id].machine for each in held for agent in each.agents}) == 1
+
+    # -- after an attempt
+
+    def _after(self, attempt: Attempt, result: JobResult) -> int | None:
+        """What becomes of the run, given how its ranks ended."""
+        now = time.time()
+        for host in result.lost_hosts:
+            self._suspect(attempt.agent(host), "was lost")
+        if result.exit_code == 0:
+            self.goodput.attempt_ended(now)
+            self.journey.go(State.SUCCEEDED)
+            return 0
+        if result.stopped_by is not None:
+            self.goodput.attempt_ended(now)
+            self.journey.go(State.STOPPED, signal=result.stopped_by, exit_code=result.exit_code)
+            self.speech.result(attempt.job, result)
+            return result.exit_code
+        saved = result.exit_code == StopRequested.exit_code
+        if saved and result.asked_by == "resize":
+            self.goodput.attempt_ended(now, "resize", self._step)
+            return None
+        drained = attempt.drained
+        if saved and not drained and not result.lost_hosts:
+            verdict = Verdict(
+                FailureClass.PREEMPTION, "the ranks were told to stop by a signal from outside, and saved"
+            )
+        else:
+            verdict = None
+        first = next((each for each in result.failures if not each.secondary), None)
+        ending = Ending(
+            failure=first or (result.failures[0] if result.failures else None),
+            lost_hosts=result.lost_hosts,
+            drained_hosts=tuple(sorted(drained)),
+            hung=result.hung is not None,
+            first_step_done=attempt.first_step_done,
+            step=self._step,
+            failed_host=None if first is None else attempt.layout.host_of(first.rank).name,
+        )
+        return self._end(verdict or classify(ending), ending, attempt, result)
+
+    def _after_an_error(self, error: TorchTpuError) -> int | None:
+        """The attempt came to nothing before its ranks ran."""
+        described = failure.from_exception(-1, error)
+        ending = Ending(failure=described, step=self._step)
+        return self._end(Verdict(classify(ending).failure_class, str(error)), ending)
+
+    def _end(
+        self, verdict: Verdict, ending: Ending, attempt: Attempt | None = None, result: JobResult | None = None
+    ) -> int | None:
+        """Charge the budget; the exit code of the run if it is spent."""
+        now = time.time()
+        self.ledger, decision = self.ledger.after(verdict, ending)
+        job = None if attempt is None else attempt.job
+        saved = last_saved_step(self.work.run_dir)
+        self.goodput.attempt_ended(now, verdict.failure_class.value, saved)
+        self.record("failure", **{"class": verdict.failure_class.value}, reason=verdict.reason, budget=decision.why,
+                    restart=decision.restart, step=ending.step, lost_hosts=list(ending.lost_hosts))  # fmt: skip
+        if not decision.restart:
+            self.journey.go(State.FAILED, exit_code=decision.exit_code)
+            self.speech.failed(verdict, decision, job, result)
+            return decision.exit_code
+        self.journey.go(State.FAILING)
+        self.speech.failing(self.journey.attempt, verdict, decision, ending, job, result, saved)
+        if decision.quarantine is not None:
+            self._quarantine(decision.quarantine, verdict.reason)
+        self.journey.go(State.BACKOFF, seconds=decision.backoff_s)
+        self.pause(decision.backoff_s)
+        return None
+
+    def _quarantine(self, name: str, reason: str) -> None:
+        self.record("quarantined", slice=name, why=reason)
+        self.hands.quarantine(name, reason)
+        for held in list(self.hands.held):
+            if held.name == name:
+                self.hands.give_back(held)
+
+    def _suspect(self, agent: Agent, why: str) -> None:
+        self._suspects[agent.host.node_id] = why
+
+    def pause(self, seconds: float) -> None:
+        """Wait, unless a signal asks to stop.
+
+        Raises:
+            _Stopped: one did.
+        """
+        ready, _, _ = select.select([self.stop_requests], [], [], seconds)
+        if ready:
+            raise _Stopped(self.stop_requests.take()[0])
+
+
+class _NoCapacity(LaunchError):
+    """The slices did not come in time."""
+
+
+def _without(slice_: ClusterSlice, suspects: Mapping[str, str]) -> ClusterSlice:
+    """``slice_`` with the hosts that are not to be trusted taken for dead."""
+    hosts = tuple(replace(host, alive=host.alive and host.node_id not in suspects) for host in slice_.hosts)
+    return replace(slice_, hosts=hosts)

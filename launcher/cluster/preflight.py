@@ -1,0 +1,133 @@
+"""What is checked on every host before ranks are started there: facts from each, and what does not go together."""
+
+import importlib.metadata
+import os
+import platform
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchtpu_dist.errors import LaunchError, RecipeError
+
+_MOST_CLOCK_SKEW_S = 60.0
+_ACCELERATOR_FOLDERS = ("/dev/accel*", "/dev/vfio/[0-9]*")
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """What one host says about itself.
+
+    Attributes:
+        machine: differs between machines, and is the same for all emulated hosts of one.
+        hostname: of the machine.
+        versions: of Python and the packages that all hosts must have alike.
+        clock_s: seconds since the epoch.
+        sees_run_dir: whether the run directory is the driver's own: the file that it put there was found.
+        can_write: whether files can be written there.
+        device_holders: processes that hold TPU devices of this host: ``pid 4711 (python) holds /dev/vfio/0``.
+    """
+
+    machine: str
+    hostname: str
+    versions: Mapping[str, str]
+    clock_s: float
+    sees_run_dir: bool
+    can_write: bool
+    device_holders: tuple[str, ...]
+
+
+def look_around(run_dir: str, token: str) -> HostFacts:
+    """The facts of the host that this runs on; ``token`` is a file that the driver put into ``run_dir``."""
+    folder = Path(run_dir)
+    return HostFacts(
+        machine=machine_id(),
+        hostname=platform.node(),
+        versions=_versions(),
+        clock_s=time.time(),
+        sees_run_dir=(folder / token).exists(),
+        can_write=os.access(folder, os.W_OK),
+        device_holders=_device_holders(),
+    )
+
+
+def machine_id() -> str:
+    """The same for all processes that can share memory: those of one boot of one machine that see each other's pids."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+
+
+def check(facts: Mapping[str, HostFacts], run_dir: Path, own_versions: Mapping[str, str]) -> None:
+    """Refuse hosts that cannot work together; ``facts`` by the name of the host.
+
+    Raises:
+        RecipeError: the run directory is not shared, or a version differs: another attempt would end the same way.
+        LaunchError: a device is held by another process, or a clock is off: another attempt may do.
+    """
+    blind = [name for name, host in facts.items() if not host.sees_run_dir]
+    if blind:
+        raise RecipeError(
+            f"output: the run directory {run_dir} of the launcher is not there on {_some(blind)}; "
+            "set output to a folder that all hosts share (NFS, Filestore, a mounted bucket)"
+        )
+    locked = [name for name, host in facts.items() if not host.can_write]
+    if locked:
+        raise RecipeError(f"output: the run directory {run_dir} cannot be written on {_some(locked)}")
+    for package, version in own_versions.items():
+        others = {name: found for name, host in facts.items() if (found := host.versions.get(package)) != version}
+        if others:
+            got = ", ".join(
+                f"{version or 'none'} on {count} hosts" for version, count in Counter(others.values()).items()
+            )
+            raise RecipeError(
+                f"{package} differs between the hosts: {version} where the launcher runs, {got} "
+                f"({_some(list(others))}); install the same everywhere"
+            )
+    held = [f"{name}: {holder}" for name, host in facts.items() for holder in host.device_holders]
+    if held:
+        raise LaunchError(f"TPU devices are in use: {'; '.join(held[:4])}; end these processes")
+    now = time.time()
+    off = [name for name, host in facts.items() if abs(host.clock_s - now) > _MOST_CLOCK_SKEW_S]
+    if off:
+        raise LaunchError(
+            f"the clock of {_some(off)} differs by more than {_MOST_CLOCK_SKEW_S:g} s from the launcher's"
+        )
+
+
+def own_versions() -> Mapping[str, str]:
+    """What the other hosts are compared with."""
+    return _versions()
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in ("torch", "torchtpu-dist", "torch_tpu"):
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _device_holders() -> tuple[str, ...]:
+    """Who holds a TPU of this machine, of the processes that we may look at."""
+    devices = {str(path) for pattern in _ACCELERATOR_FOLDERS for path in Path("/").glob(pattern[1:])}
+    if not devices:
+        return ()
+    found = []
+    for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            target = os.readlink(descriptor)
+            if target in devices:
+                pid = descriptor.parts[2]
+                command = Path("/proc", pid, "comm").read_text().strip()
+                found.append(f"pid {pid} ({command}) holds {target}")
+        except OSError:
+            continue  # it ended, or is somebody else's
+    return tuple(sorted(found))
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    return f"host {shown}" if len(names) == 1 else f"hosts {shown}"

@@ -1,0 +1,48 @@
+"""The job that trains what a plan says, for whichever launcher."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from launcher.job import DEFAULT_PRELOAD, Job
+from torchtpu_dist.recipe.check import Plan
+
+ENTRY = "torchtpu_dist.training.main:train_rank"
+PRELOAD = (ENTRY.partition(":")[0], *DEFAULT_PRELOAD)
+
+
+def training_job(
+    plan: Plan,
+    run_dir: Path,
+    coordinates: tuple[tuple[int, ...], ...] | None = None,
+    mesh_ranks: Sequence[int] | None = None,
+    attempt: int = 1,
+) -> Job:
+    """The job of ``plan``, writing to ``run_dir``.
+
+    Args:
+        coordinates: where each rank sits; None: rank by rank along the mesh.
+        mesh_ranks: the rank at each place of the mesh; None: in order.
+        attempt: every one after the first continues from the newest checkpoint.
+    """
+    recipe = plan.recipe
+    config = recipe.trainer_config()
+    if attempt > 1:
+        config = config.model_copy(update={"checkpoint": config.checkpoint.model_copy(update={"resume": "auto"})})
+    arguments: dict[str, Any] = {"config": config.model_dump(mode="json"), "run_dir": str(run_dir)}
+    if mesh_ranks is not None:
+        arguments["mesh_ranks"] = list(mesh_ranks)
+    return Job(
+        entry=ENTRY,
+        arguments=arguments,
+        world_size=plan.slice.num_devices,
+        run_dir=run_dir,
+        slice_name=plan.slice.name,
+        coordinates=coordinates or plan.assignment.places,
+        preload=PRELOAD,
+        init_timeout_s=recipe.comm.init_timeout_s,
+        collective_timeout_s=recipe.comm.timeout_s,
+        start_timeout_s=recipe.launcher.start_timeout_s,
+        grace_s=recipe.launcher.grace_s,
+        attempt=attempt,
+    )

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from torchtpu_dist.cli import cluster
 from torchtpu_dist.cli.collective import collective
 from torchtpu_dist.cli.topology import topology
 from torchtpu_dist.command_line import print_version, run_and_exit
@@ -23,6 +24,7 @@ app = typer.Typer(
 )
 app.command(context_settings=_HELP, short_help="what a slice is: chips, hosts, links, distances")(topology)
 app.command(context_settings=_HELP, short_help="what a collective costs on a slice, and why")(collective)
+app.add_typer(cluster.app, name="cluster", short_help="Ray clusters: Kubernetes manifest, state of the slices")
 
 
 @app.callback()

@@ -105,10 +105,14 @@ def _run_here(plan: "Plan", console: "Console") -> int:
 def _run_on_cluster(plan: "Plan", console: "Console", emulate: bool) -> int:
     from rich.console import Console
 
+    from launcher.cluster.look import resolve
     from launcher.cluster.run import run_on_cluster, work_of
     from torchtpu_dist.recipe.resize import plans_by_slices
 
-    plans_by_slices(plan)  # whatever is wrong is said before anything is written
+    # Whatever is wrong is said before anything is written.
+    plans_by_slices(plan)
+    if not emulate:
+        resolve(plan.recipe.launcher.address)
     with _open_directory(plan, console, logs_in="launch", events_in="launch/events.jsonl") as directory:
         work = work_of(plan, directory)
         return run_on_cluster(plan, work, directory, Console(stderr=True), console, emulate)

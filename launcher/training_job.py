@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from launcher.job import DEFAULT_PRELOAD, Job
 from torchtpu_dist.recipe.check import Plan
@@ -21,24 +20,29 @@ def training_job(
     """The job of ``plan``, writing to ``run_dir``.
 
     Args:
-        coordinates: where each rank sits; None: rank by rank along the mesh.
-        mesh_ranks: the rank at each place of the mesh; None: in order.
+        coordinates: where each rank sits; None: host by host, device by device.
+        mesh_ranks: the rank at each place of the mesh; None: as that order gives it.
         attempt: every one after the first continues from the newest checkpoint.
     """
     recipe = plan.recipe
     config = recipe.trainer_config()
     if attempt > 1:
         config = config.model_copy(update={"checkpoint": config.checkpoint.model_copy(update={"resume": "auto"})})
-    arguments: dict[str, Any] = {"config": config.model_dump(mode="json"), "run_dir": str(run_dir)}
-    if mesh_ranks is not None:
-        arguments["mesh_ranks"] = list(mesh_ranks)
+    assignment = plan.assignment
+    if coordinates is None or mesh_ranks is None:
+        coordinates = tuple(assignment.places[rank] for rank in assignment.host_order)
+        mesh_ranks = assignment.mesh_ranks
     return Job(
         entry=ENTRY,
-        arguments=arguments,
+        arguments={
+            "config": config.model_dump(mode="json"),
+            "run_dir": str(run_dir),
+            "mesh_ranks": list(mesh_ranks),
+        },
         world_size=plan.slice.num_devices,
         run_dir=run_dir,
         slice_name=plan.slice.name,
-        coordinates=coordinates or plan.assignment.places,
+        coordinates=coordinates,
         preload=PRELOAD,
         init_timeout_s=recipe.comm.init_timeout_s,
         collective_timeout_s=recipe.comm.timeout_s,

@@ -118,6 +118,18 @@ def test_ranks_by_host_follow_its_chips() -> None:
     assert sorted(rank for ranks in assignment.by_host() for rank in ranks) == list(range(32))
 
 
+def test_processes_are_numbered_host_by_host_and_the_mesh_finds_them() -> None:
+    assignment = on("2*tpu7x-16", 2, 8, 2)
+    at = [assignment.places[rank] for rank in assignment.host_order]
+    assert at == [
+        (host.slice_index, *chip, core) for host in assignment.slice.hosts() for chip in host.chips for core in (0, 1)
+    ]
+    assert [assignment.host_order[process] for process in assignment.mesh_ranks] == list(range(32))
+    assert [assignment.place_on_mesh(rank) for rank in (0, 1, 2, 16, 31)] == [
+        (0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0), (1, 7, 1)
+    ]  # fmt: skip
+
+
 def test_the_cost_decides() -> None:
     """Who pays more gets the plane of two rings; and whole axes are split where that is cheaper."""
     for heavy, light in (("a", "b"), ("b", "a")):

@@ -123,10 +123,10 @@ def test_nothing_is_cut_or_coloured_in_a_file(name: str, width: int) -> None:
 def test_head_draws_the_slice_and_names_what_carries_each_axis() -> None:
     assert head("slice=v5e-8").splitlines()[:6] == [
         "slice       v5e-8: 8 chips, 2x4, no axis wraps; 1 host, 8 devices",
-        "            rank on each chip: x down (2), y right (4)",
-        "                0 -- 1 -- 2 -- 3",
-        "                |    |    |    |",
-        "                6 -- 7 -- 4 -- 5",
+        "            dp_shard.tp of each chip: x down (2), y right (4)",
+        "                0.0 -- 0.1 -- 1.0 -- 1.1",
+        "                  |      |      |      |",
+        "                3.0 -- 3.1 -- 2.0 -- 2.1",
         "mesh        dp_shard=4 on x+y[::2] (ring), tp=2 on y[:2] (line)",
     ]
     plan = planned("llama3_debug")[1]
@@ -134,34 +134,41 @@ def test_head_draws_the_slice_and_names_what_carries_each_axis() -> None:
     assert f"parameters  {plan.num_parameters:,} (llama3 debug), {local:,} a device\n" in head()
 
 
-def test_drawing_has_a_grid_for_each_z_and_both_ranks_of_a_chip() -> None:
+def test_drawing_has_a_grid_for_each_z_and_both_devices_of_a_chip() -> None:
     assert drawing("slice=v5p-16", "parallelism.tensor_parallel_degree=4") == [
-        "z=0         z=1",
-        "  0 -- 3      1 -- 2",
-        "  |    |      |    |",
-        "  4 -- 7      5 -- 6",
+        "z=0             z=1",
+        "  0.0 -- 0.3      0.1 -- 0.2",
+        "    |      |        |      |",
+        "  1.0 -- 1.3      1.1 -- 1.2",
     ]
-    assert drawing("slice=tpu7x-8")[0].split() == ["0,1", "--", "2,3"]
+    assert drawing("slice=tpu7x-8")[0].split() == ["0.0,0.1", "--", "1.0,1.1"]
+    assert drawing("slice=v5e-4", "parallelism.tensor_parallel_degree=4")[0].split() == ["0", "--", "1"]
+    assert drawing("slice=v5e-1", "parallelism.tensor_parallel_degree=1") == ["  0"]
 
 
-def test_every_rank_is_drawn_at_its_coordinate() -> None:
+def test_every_place_is_drawn_at_its_coordinate() -> None:
     plan = planned("llama3_debug", "slice=v5e-32", "parallelism.tensor_parallel_degree=4")[1]
-    rows = [[int(cell) for cell in line.split("--")] for line in draw_torus(plan.assignment)[::2]]
+    rows = [[cell.strip() for cell in line.split("--")] for line in draw_torus(plan.assignment)[::2]]
     for rank, (x, y) in enumerate(plan.assignment.coordinates):
-        assert rows[x][y] == rank
+        assert rows[x][y] == "{}.{}".format(*divmod(rank, 4))
 
 
 def test_of_several_slices_the_first_is_drawn_and_the_others_are_told() -> None:
-    assert drawing("slice=2*v5e-8", "parallelism.data_parallel_replicate_degree=2") == drawing("slice=v5e-8")
+    shards = drawing("slice=2*v5e-8", "parallelism.data_parallel_replicate_degree=2")
+    assert shards[2].split(" -- ") == ["  0.3.0", "0.3.1", "0.2.0", "0.2.1"]
     two = head("slice=2*v5e-8", "parallelism.data_parallel_replicate_degree=2")
     assert "2*v5e-8: 2 slices of 8 chips, 2x4, no axis wraps; 2 hosts, 16 devices" in two
-    assert "slice 0 is drawn; at the same place the rank is 8 higher in slice 1\n" in two
+    assert "slice 0 is drawn; the same chip has dp_replicate + 1 in slice 1\n" in two
     three = head("slice=3*v5e-8", "parallelism.data_parallel_replicate_degree=3")
-    assert "the rank is 8 n higher in slice n mesh " in " ".join(three.split())
+    assert "dp_replicate + 1 in slice 1; dp_replicate + 2 in slice 2 mesh " in " ".join(three.split())
+    split = head("slice=4*v5e-8", "parallelism.data_parallel_replicate_degree=2")
+    assert "dp_replicate + 1, dp_shard + 4 in slice 3 mesh" in " ".join(split.split())
+    many = head("slice=8*v5e-4", "parallelism.data_parallel_replicate_degree=8")
+    assert "dp_replicate + 2 in slice 2; ...; dp_replicate + 7 in slice 7 mesh" in " ".join(many.split())
     torus = three[: three.index("\nmesh")].splitlines()[1:]
     assert max(map(len, torus)) <= 80
     large = head("slice=2*v5e-64", "parallelism.data_parallel_replicate_degree=2")
-    assert "rank 0 at slice=0, x=0, y=0, rank 127 at slice=1, x=" in large
+    assert "first place of the mesh at slice=0, x=0, y=0, last place of the mesh at slice=1, x=" in large
 
 
 def test_a_twisted_slice_says_so() -> None:
@@ -171,7 +178,7 @@ def test_a_twisted_slice_says_so() -> None:
 
 def test_large_slice_is_not_drawn() -> None:
     text = dry_run("llama3_70b_v6e_256")
-    assert "rank 0 at x=0, y=0, rank 255 at x=" in text
+    assert "first place of the mesh at x=0, y=0, last place of the mesh at x=" in text
     assert "v6e-256: 256 chips, 16x16, x and y wrap; 64 hosts, 256 devices" in text
 
 

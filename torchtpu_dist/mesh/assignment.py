@@ -138,6 +138,28 @@ class Assignment:
     def _sites(self) -> list[tuple[int, Coordinate]]:
         return list(zip(self.slice_indices, self.coordinates, strict=True))
 
+    def place_on_mesh(self, rank: int) -> tuple[int, ...]:
+        """The indices along :attr:`axes` of the rank as this assignment numbers them: row-major over the axes."""
+        indices = []
+        for axis in reversed(self.axes):
+            rank, index = divmod(rank, axis.degree)
+            indices.append(index)
+        return tuple(reversed(indices))
+
+    @cached_property
+    def host_order(self) -> tuple[int, ...]:
+        """The ranks in the order of the hosts, slice by slice, and of the devices on each: how launchers number them.
+
+        Process ``p`` sits at ``places[host_order[p]]``.
+        """
+        return tuple(rank for host in self.by_host() for rank in host)
+
+    @cached_property
+    def mesh_ranks(self) -> tuple[int, ...]:
+        """The process at each place of the mesh, row-major over the axes: the other way round of :attr:`host_order`."""
+        process = {rank: number for number, rank in enumerate(self.host_order)}
+        return tuple(process[rank] for rank in range(self.num_devices))
+
     def _index(self, name: str) -> int:
         for index, axis in enumerate(self.axes):
             if axis.name == name:

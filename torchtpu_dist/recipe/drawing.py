@@ -1,8 +1,8 @@
-"""A slice's torus as plain text: the rank on each chip, links between neighbours, axes that wrap."""
+"""A slice's torus as plain text: the place of each chip on the mesh, links between neighbours, axes that wrap."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
-from torchtpu_dist.mesh import Assignment, Coordinate, Slice
+from torchtpu_dist.mesh import Assignment, Slice
 
 LARGEST_DRAWING = 32  # devices of one slice
 _GAP = 4  # columns between two planes
@@ -11,8 +11,9 @@ _GAP = 4  # columns between two planes
 def draw_torus(assignment: Assignment, width: int = 76) -> list[str]:
     """The chips as a grid, x downwards and y to the right, one grid for each z; no lines for a larger slice.
 
-    A cell holds the ranks of a chip (``0,1`` where a chip has two devices). ``~`` at an end: the axis closes there.
-    Of several slices the first is drawn; :func:`other_slices_in_words` says where the other ranks are.
+    A cell holds the indices of a chip along the axes in use, ``2.1`` (``2.0,2.1`` where a chip has two devices). ``~``
+    at an end: the axis closes there. Of several slices the first is drawn; :func:`other_slices_in_words` says how the
+    others differ.
     """
     slice_ = assignment.slice
     if slice_.num_devices > LARGEST_DRAWING * slice_.num_slices:
@@ -27,46 +28,57 @@ def draw_torus(assignment: Assignment, width: int = 76) -> list[str]:
     return _side_by_side(planes, width)
 
 
-def legend(slice_: Slice) -> str:
-    """What the directions of the drawing are, in a few words."""
+def legend(assignment: Assignment) -> str:
+    """What the cells and the directions of the drawing are, in a few words."""
+    slice_ = assignment.slice
     sides = slice_.topology
-    words = f"x down ({sides[0]}), y right ({sides[1]})"
+    axes = ".".join(assignment.axes[index].name for index in _used(assignment))
+    words = f"{axes or 'the only place'} of each chip: "
+    words += f"x down ({sides[0]}), y right ({sides[1]})"
     if len(sides) > 2 and sides[2] > 1:
         words += f", one grid for each z ({sides[2]}; neighbours in z are linked too)"
     closing = [name for name, wraps in zip("xyz", slice_.wrap, strict=False) if wraps]
     return words + (f"; ~ closes {', '.join(closing)} to rings" if closing else "")
 
 
+def _used(assignment: Assignment) -> list[int]:
+    """Which axes have a degree above 1."""
+    return [index for index, axis in enumerate(assignment.axes) if axis.degree > 1]
+
+
 def _cells(assignment: Assignment) -> Mapping[tuple[int, int, int], str]:
-    """The text of each chip by its (x, y, z): its ranks."""
-    dims = len(assignment.slice.topology)
-    ranks: dict[tuple[int, int, int], list[int]] = {}
-    for rank, coordinate in _first_slice(assignment):
-        x, y, z = (*coordinate[:dims], 0)[:3]
-        ranks.setdefault((x, y, z), []).append(rank)
-    return {chip: ",".join(map(str, sorted(members))) for chip, members in ranks.items()}
-
-
-def _first_slice(assignment: Assignment) -> Iterator[tuple[int, Coordinate]]:
-    """The ranks of slice 0 and their coordinates."""
+    """The text of each chip of slice 0 by its (x, y, z)."""
+    dims, used = len(assignment.slice.topology), _used(assignment)
+    cells: dict[tuple[int, int, int], list[str]] = {}
     for rank, (number, where) in enumerate(zip(assignment.slice_indices, assignment.coordinates, strict=True)):
         if number == 0:
-            yield rank, where
+            x, y, z = (*where[:dims], 0)[:3]
+            indices = assignment.place_on_mesh(rank)
+            cells.setdefault((x, y, z), []).append(".".join(str(indices[index]) for index in used) or "0")
+    return {chip: ",".join(members) for chip, members in cells.items()}
 
 
 def other_slices_in_words(assignment: Assignment) -> list[str]:
-    """How the ranks of the slices that are not drawn follow from those of slice 0; nothing for a single slice."""
+    """How the places in the slices that are not drawn follow from those of slice 0; nothing for a single slice."""
     if assignment.slice.num_slices == 1:
         return []
-    # All slices are laid out alike, so the rank at the same place of another slice is higher by the same everywhere.
-    first, where = next(_first_slice(assignment))
-    ranks = dict(zip(assignment.places, range(assignment.num_devices), strict=True))
-    more = [ranks[number, *where] - first for number in range(1, assignment.slice.num_slices)]
-    if len(more) > 1 and more == [more[0] * number for number in range(1, assignment.slice.num_slices)]:
-        rule = f"{more[0]} n higher in slice n"
-    else:
-        rule = ", ".join(f"{by} higher in slice {number}" for number, by in enumerate(more, 1))
-    return [f"slice 0 is drawn; at the same place the rank is {rule}"]
+    # All slices are laid out alike, so each is a step along the axes that cross slices away from slice 0.
+    rank_at = {place: rank for rank, place in enumerate(assignment.places)}
+    first = next(
+        where for number, where in zip(assignment.slice_indices, assignment.coordinates, strict=True) if not number
+    )
+    here = assignment.place_on_mesh(rank_at[0, *first])
+    rules = []
+    for number in range(1, assignment.slice.num_slices):
+        there = assignment.place_on_mesh(rank_at[number, *first])
+        steps = [
+            f"{axis.name} + {after - before}"
+            for axis, before, after in zip(assignment.axes, here, there, strict=True)
+            if after != before
+        ]
+        rules.append(f"{', '.join(steps)} in slice {number}")
+    shown = rules if len(rules) <= 3 else [*rules[:2], "...", rules[-1]]
+    return [f"slice 0 is drawn; the same chip has {'; '.join(shown)}"]
 
 
 def _plane(slice_: Slice, cells: Mapping[tuple[int, int, int], str], z: int, size: int) -> list[str]:
@@ -103,9 +115,10 @@ def _side_by_side(planes: list[list[str]], width: int) -> list[str]:
 
 
 def coordinates_in_words(assignment: Assignment) -> list[str]:
-    """For a slice too large to draw: where its first and last ranks sit."""
+    """For a slice too large to draw: where the first and the last place of the mesh are."""
     names = assignment.slice.axis_names if assignment.slice.num_slices == 1 else ("slice", *assignment.slice.axis_names)
     return [
-        f"rank {rank} at " + ", ".join(f"{n}={i}" for n, i in zip(names, assignment.places[rank], strict=True))
-        for rank in (0, assignment.num_devices - 1)
+        f"{which} place of the mesh at "
+        + ", ".join(f"{n}={i}" for n, i in zip(names, assignment.places[rank], strict=True))
+        for which, rank in (("first", 0), ("last", assignment.num_devices - 1))
     ]

@@ -236,7 +236,7 @@ def _torus_lines(plan: Plan) -> list[str]:
     drawing = draw_torus(plan.assignment)
     if drawing:
         others = other_slices_in_words(plan.assignment)
-        words = [part for line in (f"rank on each chip: {legend(plan.slice)}", *others) for part in wrap(line, _WORDS)]
+        words = [part for line in (legend(plan.assignment), *others) for part in wrap(line, _WORDS)]
         first = len(words) - sum(len(wrap(line, _WORDS)) for line in others)
         return [*words[:first], *(f"  {line}" for line in drawing), *words[first:]]
     return [", ".join(coordinates_in_words(plan.assignment))]

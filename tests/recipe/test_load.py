@@ -181,7 +181,7 @@ def test_one_line_for_a_file_without_the_essential(text: str, essential: str) ->
         ("compile.enable=true", "got true, not supported yet; write false"),
         ("profiling.enable_profiling=true", "not supported yet"),
         ("device=tpu", "got tpu, not supported yet; write cpu"),
-        ("launcher.backend=ray", "got ray, not supported yet; write local"),
+        ("launcher.max_restarts=3", "not supported yet; launcher.infrastructure_restarts counts those"),
         ("checkpoint.async_mode=async", "not supported yet; checkpoints are written while training waits"),
         ("float8.enable=true", "not supported yet"),
         ("optimizer.learning_rate=1", "here this is called optimizer.lr"),
@@ -195,6 +195,44 @@ def test_planned_parts_and_foreign_names_get_their_answer(argument: str, essenti
     line = only_line("", argument)
     assert line.startswith(f"{argument.partition('=')[0]} (command line): ")
     assert essential in line
+
+
+def test_a_section_within_a_section_in_both_styles_and_on_the_command_line() -> None:
+    flow = parse("launcher: {slices: {min: 1, max: 2}}\n")
+    block = parse("launcher:\n  slices:\n    min: 1\n    max: 2e0\n")
+    given = parse("launcher: {slices: {min: 2}}\n", "launcher.slices.min=1", "launcher.slices.max=2")
+    for loaded in (flow, block, given):
+        assert (loaded.recipe.launcher.slices.min, loaded.recipe.launcher.slices.max) == (1, 2)
+    origins = [loaded.origins["launcher.slices.max"] for loaded in (flow, block, given)]
+    assert origins == ["x.yaml:2", "x.yaml:5", "command line"]
+    for nothing in ("launcher:\n  slices:\n", "launcher: {slices: {}}\n", "launcher: {slices: {min: null}}\n"):
+        assert parse(nothing).recipe.launcher == parse("").recipe.launcher
+
+
+@pytest.mark.parametrize(
+    ("written", "line"),
+    [
+        ("mn: 3", "launcher.slices.mn (x.yaml:2): unknown key; did you mean launcher.slices.min? (keys of launcher.sl"),
+        ("min: 0", "launcher.slices.min (x.yaml:2): got 0, expected a whole number or null, at least 1"),
+        ("min: 1.5", "launcher.slices.min (x.yaml:2): got 1.5, expected a whole number or null"),
+        ("min: {a: 1}", "launcher.slices.min (x.yaml:2): got a section, expected a whole number or null"),
+        ("min: 3, max: 2", "launcher.slices (x.yaml:2): got min 3 and max 2, expected a min that is not above max"),
+    ],
+)
+def test_mistakes_in_a_section_within_a_section(written: str, line: str) -> None:
+    assert only_line(f"launcher: {{slices: {{{written}}}}}\n").startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        ("launcher.slices=2", "launcher.slices (command line): got 2, expected a section with keys: min, max"),
+        ("launcher.slice.min=2", "launcher.slice.min (command line): unknown key; did you mean launcher.slices.min?"),
+        ("slices.max=2", "slices.max (command line): unknown key; did you mean launcher.slices.max?"),
+    ],
+)
+def test_mistakes_on_the_way_to_a_section_within_a_section(override: str, line: str) -> None:
+    assert only_line("", override).startswith(line)
 
 
 def test_values_that_are_supported_pass_the_table_of_planned_ones() -> None:

@@ -54,10 +54,16 @@ def test_schema_has_every_key_with_its_description() -> None:
     assert recipe_schema()["additionalProperties"] is False
     assert "required" not in schema
     for path, key in recipe_keys().items():
-        section, _, name = path.rpartition(".")
+        *owners, name = path.split(".")
         properties = schema["properties"]
-        if section:
-            reference = properties[section]["$ref"].rpartition("/")[2]
+        for owner in owners:
+            reference = properties[owner]["$ref"].rpartition("/")[2]
             properties = schema["$defs"][reference]["properties"]
         assert properties[name]["description"] == key.description != ""
     assert set(sections()[""]) == set(schema["properties"])
+
+
+def test_schema_says_bounds_in_words_that_editors_know() -> None:
+    defined = json.loads(schema_text())["$defs"]
+    assert defined["SlicesConfig"]["properties"]["min"]["anyOf"][0] == {"minimum": 1, "type": "integer"}
+    assert not re.search(r'"(g[te]|l[te])":', schema_text())

@@ -5,6 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
+from torchtpu_dist.errors import RecipeError
 from torchtpu_dist.recipe import LoadedRecipe, load_recipe, packaged_recipes
 from torchtpu_dist.recipe.check import Plan, check
 from torchtpu_dist.recipe.drawing import draw_torus
@@ -58,6 +59,23 @@ def test_dry_run_has_all_its_parts_and_ends_by_saying_so() -> None:
     assert "8,030,261,248" in text
     assert "dp_shard=16 on x+y (ring), tp=4 on z (ring)" in text
     assert "128 samples a step = 16 data-parallel ranks x 2 (local) x 4 passes" in text
+
+
+def test_dry_run_shows_what_becomes_of_the_run_with_other_numbers_of_slices() -> None:
+    two = ("slice=2*v5p-16", "launcher.backend=ray")
+    text = dry_run("llama3_debug", *two, "launcher.slices.min=1")
+    lines = [line.split("#")[0].rstrip() for line in text.splitlines()]
+    at = lines.index("  slices:")
+    assert lines[at + 1 : at + 3] == ["    min: 1", "    max: null"]
+    shown = text[text.index("\nwith more or fewer slices (launcher.slices)\n") :].splitlines()
+    assert shown[2].startswith("v5p-16: dp_shard=4 on x+y")
+    assert shown[2].endswith("; 32 samples a step = 4 data-parallel ranks x 4 (local) x 2 passes")
+    assert shown[3] == ""
+    assert "with more or fewer" not in dry_run("llama3_debug", *two)
+    console = Console(file=io.StringIO())
+    with pytest.raises(RecipeError, match=r"launcher\.slices\.min is 3"):
+        print_dry_run(*planned("llama3_debug", *two, "launcher.slices.min=3"), console)
+    assert console.file.getvalue() == ""  # type: ignore[attr-defined]
 
 
 def rows(text: str, first: str, last: str) -> dict[str, list[str]]:

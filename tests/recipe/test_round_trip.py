@@ -49,8 +49,14 @@ def values_of(key: Key) -> st.SearchStrategy[Any]:
 def recipes(draw: st.DrawFn) -> Recipe:
     tree: dict[str, Any] = {}
     for path, key in recipe_keys().items():
-        section, _, name = path.rpartition(".")
-        (tree.setdefault(section, {}) if section else tree)[name] = draw(values_of(key))
+        *owners, name = path.split(".")
+        section = tree
+        for owner in owners:
+            section = section.setdefault(owner, {})
+        section[name] = draw(values_of(key))
+    ends = tree["launcher"]["slices"]
+    if None not in ends.values():
+        ends["min"], ends["max"] = sorted(ends.values())
     return Recipe.model_validate(tree)
 
 

@@ -4,19 +4,19 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from torchtpu_dist.config import Config
+from torchtpu_dist.config import Config, Int
 
 
 class SlicesConfig(Config):
     """With how many slices a run on a Ray cluster may go on."""
 
-    min: int | None = Field(None, ge=1, description="fewest slices to run with; empty: those of the recipe key slice")
-    max: int | None = Field(None, ge=1, description="most slices to run with; empty: those of the recipe key slice")
+    min: Int | None = Field(None, ge=1, description="fewest slices to run with; empty: those of the recipe key slice")
+    max: Int | None = Field(None, ge=1, description="most slices to run with; empty: those of the recipe key slice")
 
     @model_validator(mode="after")
     def _ordered(self) -> "SlicesConfig":
         if self.min is not None and self.max is not None and self.min > self.max:
-            raise ValueError(f"min is {self.min}, above max, which is {self.max}")
+            raise ValueError(f"got min {self.min} and max {self.max}, expected a min that is not above max")
         return self
 
 
@@ -39,7 +39,7 @@ class LauncherConfig(Config):
     capacity_timeout: float | None = Field(
         None, gt=0, description="ray: seconds to wait for slices; empty: as long as it takes"
     )
-    infrastructure_restarts: int = Field(
+    infrastructure_restarts: Int = Field(
         10, ge=0, description="ray: restarts after broken hosts; full again after 100 steps"
     )
     backoff_s: float = Field(

@@ -167,6 +167,11 @@ def _validate(leaves: Mapping[str, Leaf], refused: Set[str], name: str, problems
         for item in error.errors(include_url=False):
             path = ".".join(str(part) for part in item["loc"] if str(part) in messages.path_words())
             if path not in refused:
-                problems.append(messages.invalid_value(item, leaves.get(path), name))
+                problems.append(messages.invalid_value(item, leaves.get(path) or _first_of(path, leaves), name))
         return None
     return recipe if not problems else None
+
+
+def _first_of(section: str, leaves: Mapping[str, Leaf]) -> Leaf | None:
+    """What was written first in ``section``, where a mistake is of several values together."""
+    return next((leaf for path, leaf in leaves.items() if path.startswith(f"{section}.")), None)

@@ -54,10 +54,12 @@ def invalid_value(error: Mapping[str, Any], leaf: Leaf | None, fallback_origin: 
 
     Args:
         error: an item of ``ValidationError.errors()``.
-        leaf: what was written, ``None`` for a missing value.
+        leaf: what was written, ``None`` for a missing value; of a section, what was written first in it.
         fallback_origin: where to point when ``leaf`` is ``None``.
     """
     path = ".".join(str(part) for part in error["loc"] if str(part) in path_words())
+    if path in sections():  # values that do not go together; the section itself says why
+        return f"{path} ({fallback_origin if leaf is None else leaf.origin}): {error['ctx']['error']}"
     key = recipe_keys()[path]
     if leaf is None:
         return f"{path} ({fallback_origin}): missing, expected {expected(key)}: {key.description}"

@@ -17,6 +17,7 @@ from torchtpu_dist.recipe.check import Plan
 from torchtpu_dist.recipe.drawing import coordinates_in_words, draw_torus, legend, other_slices_in_words
 from torchtpu_dist.recipe.dump import flatten, headings, indent, yaml_scalar
 from torchtpu_dist.recipe.load import LoadedRecipe
+from torchtpu_dist.recipe.resize import plans_by_slices
 
 _LABEL = 12  # columns of the labels at the left of the head
 _WORDS = 80 - _LABEL  # columns of what stands beside them
@@ -36,6 +37,7 @@ def print_head(plan: Plan, console: Console) -> None:
 
 def print_dry_run(loaded: LoadedRecipe, plan: Plan, console: Console) -> None:
     """Everything that is known before the start, and the origin of every value."""
+    others = _other_numbers_of_slices(plan)  # a mistake in it is said before anything is shown
     _heading(console, "recipe")
     for line in recipe_lines(loaded, plan):
         _line(console, line)
@@ -60,6 +62,10 @@ def print_dry_run(loaded: LoadedRecipe, plan: Plan, console: Console) -> None:
     _print_table(console, _memory_table(plan))
     _heading(console, "batch")
     for line in batch_lines(plan):
+        _line(console, line)
+    if others:
+        _heading(console, "with more or fewer slices (launcher.slices)")
+    for line in others:
         _line(console, line)
     _print_notes(plan, console)
     _line(console, "")
@@ -140,6 +146,15 @@ def batch_lines(plan: Plan) -> list[str]:
         f"{tokens:,} tokens a step = {batch.global_batch_size:,} samples x {training.seq_len:,} tokens",
         f"{plan.steps:,} steps = {tokens * plan.steps:,} tokens",
     ]
+
+
+def _other_numbers_of_slices(plan: Plan) -> list[str]:
+    """What the run is with each other number of slices that it may go on with."""
+    wanted = plan.recipe.launcher.slices
+    if wanted.min is None and wanted.max is None:
+        return []
+    others = (each for each in plans_by_slices(plan).values() if each.slice != plan.slice)
+    return [f"{each.slice}: {mesh_in_words(each)}; {batch_lines(each)[0]}" for each in others]
 
 
 def size(num_bytes: int) -> str:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher.cluster import ray_names
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 _NAMESPACE = b"torchtpu"
 _PREFIX = b"quarantine/"
 _TIMEOUT_S = 3.0
+_TOKEN_FILE = Path("~/.ray/auth_token")
+_HOW_TO_GIVE_A_TOKEN = "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to that of the cluster"
 _DRAINING = "asked to leave"
 _HOST_AND_PORT = re.compile(r"[^:/\s]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}")
 
@@ -124,9 +127,10 @@ class _Head:
 
 @contextmanager
 def _head(address: str) -> Iterator[_Head]:
+    _check_token()
     _greet(address)
     from ray._private.state import GlobalState
-    from ray.exceptions import RaySystemError, RpcError
+    from ray.exceptions import AuthenticationError, RaySystemError, RpcError
 
     raylet: Any = importlib.import_module("ray._raylet")  # compiled, without types
     state = GlobalState()
@@ -135,11 +139,20 @@ def _head(address: str) -> Iterator[_Head]:
             raylet.GcsClientOptions.create(address, None, allow_cluster_id_nil=True, fetch_cluster_id_if_nil=False)
         )
         yield _Head(state, raylet.GcsClient(address=address))
+    except AuthenticationError:
+        raise LaunchError(f"the Ray head at {address} asks for a token: {_HOW_TO_GIVE_A_TOKEN}") from None
     except (RaySystemError, RpcError) as error:
         what = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise LaunchError(f"the Ray head at {address} does not answer as one: {what}") from None
     finally:
         state.disconnect()
+
+
+def _check_token() -> None:
+    """Raises LaunchError if a token is to be shown and there is none: Ray would abort the process."""
+    given = any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_ENABLE_K8S_TOKEN_AUTH"))
+    if os.environ.get("RAY_AUTH_MODE", "").lower() == "token" and not given and not _TOKEN_FILE.expanduser().exists():
+        raise LaunchError(f"RAY_AUTH_MODE=token, but there is no token: {_HOW_TO_GIVE_A_TOKEN}")
 
 
 def _greet(address: str) -> None:

@@ -2,6 +2,9 @@
 
 import importlib.metadata
 import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -81,7 +84,8 @@ def status(
     from launcher.cluster.look import look, resolve
 
     head = resolve(address)
-    slices = look(head)
+    with _silent_stderr():
+        slices = look(head)
     if as_json:
         typer.echo(json.dumps(as_object(head, slices)))
     elif slices:
@@ -138,6 +142,19 @@ def as_table(slices: "tuple[ClusterSlice, ...]") -> "Table":
         row = (each.name, each.pod_type, each.topology, hosts, str(each.state), each.why)
         table.add_row(*(Text(cell or "") for cell in row))
     return table
+
+
+@contextmanager
+def _silent_stderr() -> Iterator[None]:
+    """Ray's compiled part writes there what we say in one line."""
+    kept = os.dup(2)
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def _alive(slice_: "ClusterSlice") -> int:

@@ -4,6 +4,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -96,3 +97,15 @@ def test_no_cluster_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(services, "canonicalize_bootstrap_address", lambda address: None)
     with pytest.raises(LaunchError, match="no Ray cluster found; give --address"):
         resolve(None)
+
+
+def test_a_token_that_is_missing_is_said_before_ray_aborts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(LaunchError, match="there is no token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN"):
+        look("127.0.0.1:1")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
+    with pytest.raises(LaunchError, match="Connection refused"):
+        look("127.0.0.1:1")

@@ -21,11 +21,11 @@ import selectors
 import signal
 import sys
 import time
-from pathlib import Path
 from typing import Any, NoReturn
 
 from launcher import rank as rank_process
 from launcher.job import Job
+from launcher.orphans import adopt_orphans, end_all_children, signal_group
 from launcher.wire import Channel
 from torchtpu_dist.collectives.roster import RosterWriter
 from torchtpu_dist.errors import LaunchError
@@ -33,7 +33,6 @@ from torchtpu_dist.training import heartbeat
 
 _BEAT_S = 1.0
 _PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -44,7 +43,7 @@ def main(arguments: list[str]) -> None:
     die_with_parent(launcher_pid)
     channel = Channel.from_descriptor(control_fd)
     # Orphans of dead ranks come to us instead of to init, so that they can be found and ended.
-    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    adopt_orphans()
     for module in preload:
         importlib.import_module(module)
     # From here the closed connection tells of the launcher's death, and leaves time to end the grandchildren.
@@ -99,7 +98,7 @@ class ForkServer:
                     self._pass_beats_on()
         finally:
             self._signal(signal.SIGKILL)
-            _end_all_children()
+            end_all_children()
 
     def _obey(self, message: dict[str, Any], descriptors: list[int]) -> None:
         if message["command"] == "start":
@@ -189,7 +188,7 @@ class ForkServer:
         was_busy = bool(self._ranks)
         while (pid := _ended_child()) is not None:
             # The dead leader still holds the number of its group, so this cannot hit a stranger.
-            _signal_group(pid, signal.SIGKILL)
+            signal_group(pid, signal.SIGKILL)
             _, wait_status = os.waitpid(pid, 0)
             rank = self._ranks.pop(pid, None)
             if rank is None:
@@ -198,7 +197,7 @@ class ForkServer:
             self._roster.exited(rank, status)
             self._tell({"event": "exited", "rank": rank, "status": status, "time": time.time()})
         if was_busy and not self._ranks:
-            _end_all_children()
+            end_all_children()
             self._roster.close()
             self._beats.close()
             self._tell({"event": "idle"})
@@ -235,7 +234,7 @@ class ForkServer:
     def _signal(self, number: signal.Signals, whole_group: bool = True) -> None:
         for pid in self._ranks:
             if whole_group:
-                _signal_group(pid, number)
+                signal_group(pid, number)
             else:
                 os.kill(pid, number)
 
@@ -247,38 +246,6 @@ def _ended_child() -> int | None:
     except ChildProcessError:
         return None
     return None if ended is None else ended.si_pid
-
-
-def _signal_group(leader: int, number: signal.Signals) -> None:
-    # No such group: it is gone, or the pid is an orphan that leads none.
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(leader, number)
-
-
-def _end_all_children() -> None:
-    """Kill and reap every child, and then the children these leave to us, until there are none."""
-    while True:
-        for pid in _children():
-            _signal_group(pid, signal.SIGKILL)
-            os.kill(pid, signal.SIGKILL)  # ours to reap, so the number is still its own
-        try:
-            os.waitpid(-1, 0)
-        except ChildProcessError:
-            return
-
-
-def _children() -> list[int]:
-    """The pids whose parent is this process."""
-    mine = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            # "pid (command) state ppid ...": the command may contain anything, also spaces and brackets.
-            fields = stat.read_bytes().rpartition(b")")[2].split()
-        except OSError:
-            continue  # it ended while we looked
-        if int(fields[1]) == os.getpid():
-            mine.append(int(stat.parent.name))
-    return mine
 
 
 if __name__ == "__main__":

@@ -21,14 +21,22 @@ _EXPLAINED = frozenset({CheckpointError.__name__, TrainingError.__name__})
 
 def say_transition(console: Console, job: Job, event: str, fields: dict[str, Any]) -> None:
     """One line for a request to stop or a time-out; everything else is for ``events.jsonl`` alone."""
+    line = transition(job, event, fields)
+    if line is not None:
+        _say(console, line)
+
+
+def transition(job: Job, event: str, fields: dict[str, Any]) -> str | None:
+    """The line of :func:`say_transition`, if there is one for ``event``."""
     if event == "stop_requested":
-        name = fields["signal"]
-        if name == signal.SIGINT.name:
-            _say(console, f"interrupted: stopping {job.world_size} ranks")
-        else:
-            _say(console, f"{name}: {job.world_size} ranks have {job.grace_s:g} s to save and stop")
-    elif event == "timeout":
-        _say(console, f"{_ranks(fields['ranks'])} {fields['why']}: their stacks are in {job.log_dir}")
+        interrupted = fields["signal"] == signal.SIGINT.name
+        if not fields["saves"]:
+            return f"interrupted: stopping {job.world_size} ranks"
+        line = f"{fields['signal']}: {job.world_size} ranks have {job.grace_s:g} s to save and stop"
+        return line + ("; another Ctrl-C ends them at once" if interrupted else "")
+    if event == "timeout":
+        return f"{_ranks(fields['ranks'])} {fields['why']}: their stacks are in {job.log_dir}"
+    return None
 
 
 def say_result(console: Console, job: Job, result: JobResult) -> None:

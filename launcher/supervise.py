@@ -239,11 +239,12 @@ class _Supervision:
 
     def _stop(self, number: signal.Signals) -> None:
         """A signal reached the launcher: Ctrl-C means now, any other asks to save and stop."""
-        self._record("stop_requested", signal=number.name)
+        saves = number != signal.SIGINT or (self._ctrl_c_saves and self._stopped_by is None)
+        self._record("stop_requested", signal=number.name, saves=saves)
         if not self._any_started:
             self._stopped_by = number
             self._over = True
-        elif number == signal.SIGINT and (self._stopped_by is not None or not self._ctrl_c_saves):
+        elif not saves:
             self._stopped_by = number
             self._terminate() if self._stage < _Stage.TERMINATING else self._kill()
         elif self._stopped_by is None:  # a second SIGTERM is the same request: `timeout` sends two

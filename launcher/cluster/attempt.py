@@ -10,7 +10,7 @@ from launcher.cluster.goodput import Goodput
 from launcher.cluster.hands import Agent, Hands, Held
 from launcher.cluster.inventory import ClusterSlice
 from launcher.cluster.layout import Layout, Member
-from launcher.cluster.ranks import ClusterRanks, Report
+from launcher.cluster.ranks import AgentCalls, ClusterRanks, Report
 from launcher.cluster.settings import Settings
 from launcher.cluster.speech import Speech
 from launcher.cluster.states import Journey, State
@@ -21,6 +21,7 @@ from launcher.stop import StopRequests
 from launcher.supervise import Record, supervise
 from torchtpu_dist.checkpoint.folder import latest_checkpoint
 from torchtpu_dist.collectives.roster import RosterWriter
+from torchtpu_dist.errors import LaunchError
 from torchtpu_dist.training import heartbeat
 
 _BEFORE_THE_DEADLINE_S = 2.0
@@ -33,6 +34,7 @@ class Attempt:
 
     Args:
         room_to_grow: (slices now) -> whether more slices could be had.
+        glance: called while an answer is waited for; raises when the run is to stop.
         one_machine: whether all hosts are the same machine.
     """
 
@@ -47,6 +49,7 @@ class Attempt:
     stop_requests: StopRequests
     one_machine: bool
     room_to_grow: Callable[[tuple[ClusterSlice, ...]], bool]
+    glance: Callable[[], None]
     drained: dict[str, float | None] = field(default_factory=dict)
     first_step_done: bool = False
 
@@ -71,19 +74,19 @@ class Attempt:
         """Start the ranks and stay with them to the end.
 
         Raises:
-            LaunchError: they could not be started.
+            LaunchError: they could not be started; some of them may run.
         """
         self.job.log_dir.mkdir(parents=True, exist_ok=True)
         heartbeat.create(self.job.heartbeat_path, self.job.world_size)
         RosterWriter(self.job.roster_path, self.job.world_size).close()
         in_order = [self._agents[host.name] for host in self.layout.hosts]
         first, limit_s = in_order[0], self.settings.agent_timeout_s
-        asked = [first.listen(first.host.address, self.job.world_size)]
-        (port,) = self.hands.answers(asked, limit_s, "the first host opens a port")
+        asked = [(first, first.listen(first.host.address, self.job.world_size))]
+        (port,) = self.hands.answers(asked, limit_s, "the first host opens a port", self.glance)
         sent = self.job.to_json()
-        asked = [agent.start(sent, self.layout, number, port) for number, agent in enumerate(in_order)]
-        self.hands.answers(asked, limit_s, "hosts start their ranks")
-        ranks = {
+        asked = [(agent, agent.start(sent, self.layout, number, port)) for number, agent in enumerate(in_order)]
+        self.hands.answers(asked, limit_s, "hosts start their ranks", self.glance)
+        ranks: dict[AgentCalls, tuple[int, ...]] = {
             agent: tuple(range(host.first_rank, host.first_rank + host.num_ranks))
             for agent, host in zip(in_order, self.layout.hosts, strict=True)
         }
@@ -99,7 +102,8 @@ class Attempt:
         match event:
             case "running":
                 self._watch.begin()
-                self.journey.go(State.RUNNING)
+                if self.journey.state is State.STARTING:  # it may be draining already
+                    self.journey.go(State.RUNNING)
             case "asked" if self.journey.state in (State.STARTING, State.RUNNING):
                 self.journey.go(State.DRAINING if fields["why"] == "drain" else State.RESIZING)
             case "stop_requested" | "timeout":
@@ -127,7 +131,10 @@ class Attempt:
 
     def _look(self) -> Iterator[Report]:
         """Once a second: whether a host has to go, and whether there is room to grow."""
-        slices = self.hands.look()
+        try:
+            slices = self.hands.look()
+        except LaunchError:  # the head is busy, or on its way back: Ray itself gives it a minute
+            return
         own = {agent.host.node_id: name for name, agent in self._agents.items()}
         for host in (host for each in slices for host in each.hosts):
             name = own.get(host.node_id)
@@ -143,10 +150,12 @@ class Attempt:
         if self.drained or len(self.held) == self.settings.most or not self.first_step_done:
             return
         newest = latest_checkpoint(self.job.run_dir)
-        if self._may_grow_after is None and self.room_to_grow(slices):
+        if not self.room_to_grow(slices):
+            self._may_grow_after = None
+        elif self._may_grow_after is None:
             self._may_grow_after = (newest,)
             self.speech.say("another slice is free: it is taken in after the next checkpoint")
-        elif self._may_grow_after not in (None, (newest,)):
+        elif self._may_grow_after != (newest,):
             yield {"event": "ask", "why": "resize", "grace_s": self.settings.grace_s}
 
 

@@ -9,15 +9,15 @@ anything new is explained.
 import select
 import signal
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+import traceback
+from dataclasses import dataclass, field
 
 from launcher import failure
 from launcher.cluster import preflight
 from launcher.cluster.attempt import Attempt, last_saved_step
 from launcher.cluster.goodput import Goodput
-from launcher.cluster.hands import Agent, Hands, Held
-from launcher.cluster.inventory import ClusterSlice, pick
+from launcher.cluster.hands import Hands, Held, HostLost
+from launcher.cluster.holding import Holding, NoCapacity
 from launcher.cluster.policy import Ending, FailureClass, Ledger, Verdict, classify
 from launcher.cluster.settings import Settings
 from launcher.cluster.speech import Speech
@@ -28,7 +28,6 @@ from launcher.stop import StopRequests
 from launcher.supervise import INTERRUPTED, Record
 from torchtpu_dist.errors import LaunchError, StopRequested, TorchTpuError
 
-_LOOK_S = 1.0
 _TOKEN = ".launcher"
 
 
@@ -57,12 +56,13 @@ class Controller:
     journey: Journey = field(init=False)
     goodput: Goodput = field(init=False)
     ledger: Ledger = field(init=False)
+    holding: Holding = field(init=False)
 
     def __post_init__(self) -> None:
         self.journey = Journey(self.record)
         self.goodput = Goodput(time.time())
         self.ledger = Ledger(self.settings.budgets)
-        self._suspects: dict[str, str] = {}  # ids of nodes that were lost to us, whatever Ray says of them
+        self.holding = Holding(self.work.wanted, self.hands, self.settings, self.speech, self.record, self.pause)
         self._known: dict[str, preflight.HostFacts] = {}  # by id of node
         self._step = 0
 
@@ -77,6 +77,14 @@ class Controller:
             self.journey.go(State.STOPPED, signal=stop.number.name)
             self.speech.stopped(stop.number, self.work.run_dir)
             return INTERRUPTED
+        except TorchTpuError as error:
+            return self._give_up(str(error), error.exit_code)
+        except Exception as error:
+            # A mistake of this program: no class of failure, no budget, and no traceback on the console.
+            self.record("mistake", traceback=traceback.format_exc())
+            what = f"{type(error).__name__}: {error}".splitlines()[0]
+            why = f"a mistake of the launcher ({what}); events.jsonl of {self.work.run_dir} has its traceback"
+            return self._give_up(why, LaunchError.exit_code)
         finally:
             report = self.goodput.report(time.time())
             self.record("goodput", total_s=report.total_s, productive_s=report.productive_s, startup_s=report.startup_s,
@@ -84,23 +92,33 @@ class Controller:
             if self.journey.attempt > 0:
                 self.speech.say(report.line)
 
+    def _give_up(self, why: str, exit_code: int) -> int:
+        if not self.journey.over:
+            self.journey.go(State.FAILED, exit_code=exit_code, why=why)
+        self.speech.gave_up(why)
+        return exit_code
+
     def _attempt(self) -> int | None:
         """One attempt; the exit code of the run if it was the last."""
         self.journey.go(State.RESERVING)
         self.goodput.attempt_started(time.time())
+        attempt: Attempt | None = None
         try:
-            held = self._reserve()
+            held = self.holding.reserve()
             self.journey.go(State.PREFLIGHT, slices=[each.name for each in held])
             self._preflight(held)
             self.journey.go(State.STARTING)
             attempt = self._new_attempt(held)
             self.speech.attempt(self.journey.attempt, attempt.layout, held, self.work.run_dir, attempt.job.backend)
             result = attempt.run()
-        except _NoCapacity as error:
+        except NoCapacity as error:
             return self._end(Verdict(FailureClass.NO_CAPACITY, str(error)), Ending(step=self._step))
         except TorchTpuError as error:
+            if attempt is not None:
+                self.holding.give_back_all("ranks may have been started on some of its hosts")
             return self._after_an_error(error)
-        self._step = max(self._step, result.step)
+        # Ranks tell of their steps once a second; a checkpoint is proof of those that it has.
+        self._step = max(self._step, result.step, last_saved_step(self.work.run_dir) or 0)
         return self._after(attempt, result)
 
     def _new_attempt(self, held: tuple[Held, ...]) -> Attempt:
@@ -115,63 +133,9 @@ class Controller:
             record=self.record,
             stop_requests=self.stop_requests,
             one_machine=self._one_machine(held),
-            room_to_grow=self._room_to_grow,
+            room_to_grow=self.holding.room_to_grow,
+            glance=self._glance,
         )
-
-    def _room_to_grow(self, slices: tuple[ClusterSlice, ...]) -> bool:
-        """Whether more slices could be had than there are."""
-        held = [each.name for each in self.hands.held]
-        seen = tuple(_without(each, self._suspects) for each in slices)
-        found = pick(seen, self.work.wanted, held, self.settings.least, self.settings.most)
-        return len(found.names) > len(held)
-
-    # -- reserving
-
-    def _reserve(self) -> tuple[Held, ...]:
-        """The slices of this attempt, those that were kept first."""
-        started_s = said_s = time.monotonic()
-        while True:
-            slices = self._look()
-            self._give_back_what_is_broken(slices)
-            least, most = self.settings.least, self.settings.most
-            kept = [each.name for each in self.hands.held]
-            found = pick(slices, self.work.wanted, kept, least, most)
-            by_name = {each.name: each for each in slices}
-            for name in found.names:
-                if name not in kept:
-                    self.hands.reserve(by_name[name], self.settings.reserve_timeout_s)
-            held = tuple(self.hands.held[:most])
-            if len(held) >= least:
-                for spare in self.hands.held[most:]:
-                    self.hands.give_back(spare)
-                return held
-            now = time.monotonic()
-            limit_s = self.settings.capacity_timeout_s
-            if limit_s is not None and now - started_s > limit_s:
-                raise _NoCapacity(self.speech.waiting(len(held), least, self.work.wanted, found, now - started_s))
-            if now - said_s >= self.settings.say_each_s or said_s == started_s:
-                said_s = now
-                words = self.speech.waiting(len(held), least, self.work.wanted, found, now - started_s)
-                self.record("waiting", held=[each.name for each in held], why=words)
-                self.speech.say(words)
-            self.pause(_LOOK_S)
-
-    def _look(self) -> tuple[ClusterSlice, ...]:
-        """The slices, without the hosts that have been lost to us."""
-        return tuple(_without(each, self._suspects) for each in self.hands.look())
-
-    def _give_back_what_is_broken(self, slices: tuple[ClusterSlice, ...]) -> None:
-        """A slice that lost a host, or is going to, is of no use; one that got a new host has to be reserved anew."""
-        by_name = {each.name: each for each in slices}
-        for held in list(self.hands.held):
-            now = by_name.get(held.name)
-            same = now is not None and {host.node_id for host in now.hosts} == {
-                agent.host.node_id for agent in held.agents
-            }
-            if now is None or not same or now.state in ("broken", "draining", "quarantined"):
-                why = "it is gone" if now is None else now.why if now.state != "busy" else "it got another host"
-                self.record("given_back", slice=held.name, why=why)
-                self.hands.give_back(held)
 
     # -- preflight
 
@@ -182,8 +146,9 @@ class Controller:
             return
         token = self.work.run_dir / _TOKEN
         token.touch()
-        asked = [agent.look_around(str(self.work.run_dir), _TOKEN) for agent in fresh]
-        facts = self.hands.answers(asked, self.settings.agent_timeout_s, "agents come up and look at their hosts")
+        asked = [(agent, agent.look_around(str(self.work.run_dir), _TOKEN)) for agent in fresh]
+        doing, limit_s = "agents come up and look at their hosts", self.settings.agent_timeout_s
+        facts = self.hands.answers(asked, limit_s, doing, self._glance)
         named = {agent.name: each for agent, each in zip(fresh, facts, strict=True)}
         preflight.check(named, self.work.run_dir, preflight.own_versions())
         self._known.update({agent.host.node_id: each for agent, each in zip(fresh, facts, strict=True)})
@@ -197,10 +162,12 @@ class Controller:
     def _after(self, attempt: Attempt, result: JobResult) -> int | None:
         """What becomes of the run, given how its ranks ended."""
         now = time.time()
-        for host in result.lost_hosts:
-            self._suspect(attempt.agent(host), "was lost")
+        lost = [attempt.agent(host) for host in result.lost_hosts]
+        left = self.holding.lose(lost)
         if result.exit_code == 0:
             self.goodput.attempt_ended(now)
+            if self.journey.state is State.STARTING:
+                self.journey.go(State.RUNNING)  # they were through before all of them were seen to run
             self.journey.go(State.SUCCEEDED)
             return 0
         if result.stopped_by is not None:
@@ -212,7 +179,7 @@ class Controller:
         if saved and result.asked_by == "resize":
             self.goodput.attempt_ended(now, "resize", self._step)
             return None
-        drained = attempt.drained
+        drained = {*attempt.drained, *left}
         if saved and not drained and not result.lost_hosts:
             verdict = Verdict(
                 FailureClass.PREEMPTION, "the ranks were told to stop by a signal from outside, and saved"
@@ -233,8 +200,11 @@ class Controller:
 
     def _after_an_error(self, error: TorchTpuError) -> int | None:
         """The attempt came to nothing before its ranks ran."""
-        described = failure.from_exception(-1, error)
-        ending = Ending(failure=described, step=self._step)
+        if isinstance(error, HostLost):
+            left = self.holding.lose([error.agent])
+            ending = Ending(lost_hosts=(error.agent.name,), drained_hosts=tuple(left), step=self._step)
+        else:
+            ending = Ending(failure=failure.from_exception(-1, error), step=self._step)
         return self._end(Verdict(classify(ending).failure_class, str(error)), ending)
 
     def _end(
@@ -255,20 +225,14 @@ class Controller:
         self.journey.go(State.FAILING)
         self.speech.failing(self.journey.attempt, verdict, decision, ending, job, result, saved)
         if decision.quarantine is not None:
-            self._quarantine(decision.quarantine, verdict.reason)
+            self.holding.quarantine(decision.quarantine, verdict.reason)
         self.journey.go(State.BACKOFF, seconds=decision.backoff_s)
         self.pause(decision.backoff_s)
         return None
 
-    def _quarantine(self, name: str, reason: str) -> None:
-        self.record("quarantined", slice=name, why=reason)
-        self.hands.quarantine(name, reason)
-        for held in list(self.hands.held):
-            if held.name == name:
-                self.hands.give_back(held)
-
-    def _suspect(self, agent: Agent, why: str) -> None:
-        self._suspects[agent.host.node_id] = why
+    def _glance(self) -> None:
+        """Raises _Stopped if a signal asks to stop."""
+        self.pause(0.0)
 
     def pause(self, seconds: float) -> None:
         """Wait, unless a signal asks to stop.
@@ -279,13 +243,3 @@ class Controller:
         ready, _, _ = select.select([self.stop_requests], [], [], seconds)
         if ready:
             raise _Stopped(self.stop_requests.take()[0])
-
-
-class _NoCapacity(LaunchError):
-    """The slices did not come in time."""
-
-
-def _without(slice_: ClusterSlice, suspects: Mapping[str, str]) -> ClusterSlice:
-    """``slice_`` with the hosts that are not to be trusted taken for dead."""
-    hosts = tuple(replace(host, alive=host.alive and host.node_id not in suspects) for host in slice_.hosts)
-    return replace(slice_, hosts=hosts)

@@ -6,7 +6,7 @@ The one module through which a run touches Ray. Ray is imported inside of functi
 import contextlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,10 @@ from launcher.cluster.look import look, quarantine, resolve
 from launcher.cluster.ranks import AgentCalls, Waiting
 from torchtpu_dist.errors import LaunchError
 
-_GIVE_BACK_S = 5.0
+_GLANCE_S = 0.1
+"""How long a wait for Ray lasts before a request to stop is looked for."""
+_LEFT_AS_TOLD = frozenset({"EXPECTED_TERMINATION", "AUTOSCALER_DRAIN_PREEMPTED", "AUTOSCALER_DRAIN_IDLE"})
+"""Ray's reasons of the end of a node that somebody asked to end."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +68,14 @@ class Held:
         return self.slice.name
 
 
+class HostLost(LaunchError):
+    """The host of ``agent`` went away, before it had ranks to lose."""
+
+    def __init__(self, agent: Agent, why: str) -> None:
+        super().__init__(f"host {agent.name} was lost: {why}")
+        self.agent = agent
+
+
 @dataclass
 class Hands:
     """A connection to a cluster. Close it: what it reserved is given back.
@@ -100,8 +111,11 @@ class Hands:
         """The slices of the cluster now."""
         return look(self.address)
 
-    def reserve(self, slice_: ClusterSlice, limit_s: float) -> Held | None:
-        """Take ``slice_`` as a whole, with an agent on each of its hosts; None: it was not to be had in time."""
+    def reserve(self, slice_: ClusterSlice, limit_s: float, glance: Callable[[], None]) -> Held | None:
+        """Take ``slice_`` as a whole, with an agent on each of its hosts; None: it was not to be had in time.
+
+        While it waits it calls ``glance``, which may raise.
+        """
         import ray
         from ray.util.placement_group import placement_group, remove_placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -120,8 +134,14 @@ class Hands:
                 {"ray.io/tpu-slice-name": slice_.name, "ray.io/tpu-worker-id": str(host.worker_id)} for host in hosts
             ],
         )
-        if not group.wait(limit_s):
-            remove_placement_group(group)
+        deadline, found = time.monotonic() + limit_s, False
+        try:
+            while not (found := group.wait(_GLANCE_S)) and time.monotonic() < deadline:
+                glance()
+        finally:
+            if not found:
+                remove_placement_group(group)
+        if not found:
             return None
         agents = tuple(
             Agent(
@@ -157,22 +177,47 @@ class Hands:
         """Set a slice aside for every launcher."""
         quarantine(name, reason, self.address)
 
-    def answers(self, references: Sequence[Any], limit_s: float, doing: str) -> list[Any]:
-        """What the agents answer, in order.
+    def answers(
+        self, asked: Sequence[tuple[Agent, Any]], limit_s: float, doing: str, glance: Callable[[], None]
+    ) -> list[Any]:
+        """What the agents answer, in order. While it waits it calls ``glance``, which may raise.
+
+        Args:
+            asked: agents, and the references that the calls to them gave.
 
         Raises:
-            LaunchError: one is gone, did not answer in time, or the call failed there.
+            HostLost: one is gone.
+            LaunchError: one did not answer in time, or the call failed there.
         """
         import ray
 
-        try:
-            return ray.get(list(references), timeout=limit_s)
-        except ray.exceptions.GetTimeoutError:
-            raise LaunchError(f"not all hosts have answered within {limit_s:g} s ({doing})") from None
-        except ray.exceptions.RayTaskError as error:
-            raise LaunchError(f"{doing}: {_first_line(error.cause or error)}") from None
-        except ray.exceptions.RayError as error:
-            raise LaunchError(f"a host was lost ({doing}): {_first_line(error)}") from None
+        agents = {reference: agent for agent, reference in asked}
+        answered: dict[Any, Any] = {}
+        deadline = time.monotonic() + limit_s
+        while len(answered) < len(agents):
+            open_ = [reference for reference in agents if reference not in answered]
+            if time.monotonic() > deadline:
+                silent = _some([agents[reference].name for reference in open_])
+                raise LaunchError(f"no answer within {limit_s:g} s from {silent} ({doing})")
+            for reference in ray.wait(open_, num_returns=len(open_), timeout=_GLANCE_S)[0]:
+                agent = agents[reference]
+                try:
+                    answered[reference] = ray.get(reference)
+                except ray.exceptions.RayTaskError as error:
+                    raise LaunchError(f"{doing}: {agent.name}: {_first_line(error.cause or error)}") from None
+                except ray.exceptions.RayError as error:
+                    raise HostLost(agent, _why_gone(agent, error)) from None
+            glance()
+        return [answered[reference] for _, reference in asked]
+
+    def left_as_told(self, agent: Agent) -> bool:
+        """Whether the host is gone because somebody wanted it to go: it was preempted, or stopped in order."""
+        import ray
+        from ray.core.generated.common_pb2 import NodeDeathInfo
+
+        reasons = {node["NodeID"]: node["DeathReason"] for node in ray.nodes() if not node["Alive"]}
+        reason = reasons.get(agent.host.node_id)
+        return reason is not None and NodeDeathInfo.Reason.Name(reason) in _LEFT_AS_TOLD
 
     def waiting(self) -> Waiting:
         """How the ranks' holder waits for reports."""
@@ -193,15 +238,6 @@ class Hands:
             with contextlib.suppress(ray.exceptions.RayError, LaunchError):
                 self.give_back(held)
         ray.shutdown()
-
-
-def end_agents(held: Sequence[Held]) -> None:
-    """Have the fork servers of ``held`` end in order, as far as they answer."""
-    import ray
-
-    references = [agent.actor.close.remote() for each in held for agent in each.agents]
-    if references:
-        ray.wait(references, num_returns=len(references), timeout=_GIVE_BACK_S)
 
 
 def _why_gone(agent: AgentCalls, error: Exception) -> str:
@@ -229,3 +265,7 @@ def _short(text: str, most: int = 120) -> str:
 def _first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

@@ -13,7 +13,7 @@ from launcher.cluster.hands import Held
 from launcher.cluster.inventory import Pick, Wanted
 from launcher.cluster.layout import Layout
 from launcher.cluster.policy import Decision, Ending, FailureClass, Verdict
-from launcher.console import say_failures, say_result, say_transition
+from launcher.console import say_failures, say_result, transition
 from launcher.job import Job, JobResult
 from torchtpu_dist.checkpoint.folder import latest_checkpoint
 
@@ -59,10 +59,9 @@ class Speech:
 
     def transition(self, job: Job, event: str, fields: dict[str, Any]) -> None:
         """A request to stop, or a time-out."""
-        if event == "stop_requested" and fields["signal"] == signal.SIGINT.name and fields.get("saves"):
-            self.say(f"interrupted: {job.world_size} ranks have {job.grace_s:g} s to save and stop; again: at once")
-        else:
-            say_transition(self.console, job, event, fields)
+        line = transition(job, event, fields)
+        if line is not None:
+            self.say(line)
 
     def failing(
         self,
@@ -99,6 +98,10 @@ class Speech:
         )
         if job is not None and result is not None and result.failures:
             say_failures(self.console, job, result, _LOG_LINES, headline=False)
+
+    def gave_up(self, why: str) -> None:
+        """The run is over, for no reason of its own."""
+        self.console.print(Text(f"{_PREFIX}FAILED: {why}", style="bold red"), soft_wrap=True)
 
     def stopped(self, number: signal.Signals, run_dir: Path) -> None:
         """A request to stop came while there were no ranks."""

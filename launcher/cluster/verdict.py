@@ -32,7 +32,7 @@ class Ending:
     Attributes:
         failure: the first rank's failure that is not a consequence of another, or the first one if all are.
         lost_hosts: hosts that died, as ``slice/worker`` (``emu-0/1``).
-        drained_hosts: hosts that had been told to go.
+        drained_hosts: hosts that had been told to go, by a drain notice or by a signal to Ray's process there.
         hung: the attempt was ended because no step came.
         first_step_done: all ranks have finished a step in this attempt.
         step: the last step that all ranks have finished, the resumed step if there is none.
@@ -83,7 +83,7 @@ def classify(ending: Ending) -> Verdict:
     if ending.lost_hosts:
         if unannounced := ending.lost_without_notice:
             return Verdict(FailureClass.INFRASTRUCTURE, f"lost {_hosts(unannounced)} without notice")
-        return Verdict(FailureClass.PREEMPTION, f"lost {_hosts(ending.lost_hosts)} after a drain notice")
+        return Verdict(FailureClass.PREEMPTION, f"lost {_hosts(ending.lost_hosts)} after notice")
     if ending.hung:
         return Verdict(FailureClass.HANG, "no step within the limit")
     own = None if ending.failure is None else _classify_rank(ending.failure, ending.first_step_done)

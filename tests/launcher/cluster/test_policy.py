@@ -124,9 +124,9 @@ LATE = ("emu-1/0",)
             INFRASTRUCTURE,
             "lost hosts emu-1/0, emu-1/1, emu-1/2 and 2 more without notice",
         ),
-        (Ending(lost_hosts=LATE, drained_hosts=LATE), PREEMPTION, "lost host emu-1/0 after a drain notice"),
+        (Ending(lost_hosts=LATE, drained_hosts=LATE), PREEMPTION, "lost host emu-1/0 after notice"),
         # One host has the notice, the slice goes as a whole.
-        (Ending(lost_hosts=("emu-1/1",), drained_hosts=LATE), PREEMPTION, "lost host emu-1/1 after a drain notice"),
+        (Ending(lost_hosts=("emu-1/1",), drained_hosts=LATE), PREEMPTION, "lost host emu-1/1 after notice"),
         (Ending(lost_hosts=("emu-10/1",), drained_hosts=LATE), INFRASTRUCTURE, "lost host emu-10/1 without notice"),
         (
             Ending(lost_hosts=("emu-0/0", "emu-1/0"), drained_hosts=LATE),

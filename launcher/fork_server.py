@@ -105,8 +105,10 @@ class ForkServer:
             try:
                 self._start(message, descriptors)
             except (LaunchError, OSError) as error:
-                self._channel.send({"event": "refused", "message": str(error)})
+                self._tell({"event": "refused", "message": str(error)})
                 self._signal(signal.SIGKILL)
+                if not self._ranks:
+                    self._tell({"event": "idle"})
             finally:
                 for descriptor in descriptors:
                     os.close(descriptor)
@@ -126,11 +128,10 @@ class ForkServer:
             )
         named = dict(zip(message["descriptors"], descriptors, strict=True))
         if message["is_only_server"]:
-            heartbeat.create(job.heartbeat_path, job.world_size)
             self._roster = RosterWriter(job.roster_path, job.world_size)
         else:
             self._roster = RosterWriter.join(job.roster_path)
-        self._beats = heartbeat.HeartbeatReader(job.heartbeat_path)
+        self._beats = heartbeat.HeartbeatReader(job.world_size)
         self._last_beats = {}
         self._lease_s = job.lease_s
         server_pid = os.getpid()
@@ -138,7 +139,7 @@ class ForkServer:
             place = rank_process.Place(
                 job=job,
                 rank=rank,
-                environment={**message["common"], **own},
+                environment={**message["common"], **own, heartbeat.ENVIRONMENT_KEY: str(self._beats.path)},
                 listening_fd=named.get("listening") if rank == 0 else None,
                 console_fd=named.get("console") if rank == 0 else None,
             )
@@ -149,7 +150,7 @@ class ForkServer:
             rank_process.own_process_group(pid)
             self._ranks[pid] = rank
             self._roster.started(rank, pid)
-            self._channel.send({"event": "started", "rank": rank, "pid": pid, "time": time.time()})
+            self._tell({"event": "started", "rank": rank, "pid": pid, "time": time.time()})
 
     def _become_rank(self, place: rank_process.Place, server_pid: int, not_its_own: list[int]) -> NoReturn:
         """In the child: drop all that is the server's, then never come back."""
@@ -212,7 +213,7 @@ class ForkServer:
         self._last_beats.update(fresh)
         if fresh:
             told = {str(rank): [beat.step, beat.time, beat.saving_s, int(beat.phase)] for rank, beat in fresh.items()}
-            self._channel.send({"event": "progress", "beats": told})
+            self._tell({"event": "progress", "beats": told})
 
     def _let_save(self) -> None:
         """The launcher is gone: ask the ranks to save, as long as the lease says."""

@@ -12,11 +12,16 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
+
+from torchtpu_dist.errors import LaunchError
 
 ASK_S = 5.0
 """How long an agent waits for something to report before it says that there is nothing."""
 _LOOK_S = 1.0
+_WAIT_S = 0.2
+"""For the next report: so soon it is seen that a holder has been closed."""
+_STANDSTILL_S = 2.0
 
 Report = dict[str, Any]
 
@@ -33,6 +38,9 @@ class AgentCalls(Protocol):
 
     def signal(self, number: int, whole_group: bool) -> Any:
         """See :meth:`launcher.cluster.host_agent.HostAgent.signal`."""
+
+
+AgentT = TypeVar("AgentT", bound=AgentCalls)
 
 
 @dataclass(frozen=True)
@@ -59,26 +67,29 @@ class ClusterRanks:
         waiting: see there.
         silence_s: an agent that does not answer for so long is lost.
         look: called about once a second; what it returns is reported too (drain notices, room to grow).
+
+    Should the thread come to an end by a mistake, :meth:`receive` raises LaunchError.
     """
 
     def __init__(
         self,
-        agents: Mapping[AgentCalls, tuple[int, ...]],
+        agents: Mapping[AgentT, tuple[int, ...]],
         attempt: int,
         waiting: Waiting,
         silence_s: float,
         look: Callable[[], Iterable[Report]] = lambda: (),
     ) -> None:
-        self._agents = dict(agents)
+        self._agents: dict[AgentCalls, tuple[int, ...]] = dict(agents.items())
         self._attempt = attempt
         self._waiting = waiting
         self._silence_s = silence_s
         self._look = look
-        self._reports: queue.SimpleQueue[Report] = queue.SimpleQueue()
+        self._reports: queue.SimpleQueue[Report | Exception] = queue.SimpleQueue()
         self._num_waiting = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_SEMAPHORE)
         self._busy = set(self._agents)
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"attempt-{attempt}", daemon=True)
+        self._speaking = threading.Lock()
+        self._thread = threading.Thread(target=self._guarded, name=f"attempt-{attempt}", daemon=True)
         self._thread.start()
 
     def __enter__(self) -> "ClusterRanks":
@@ -92,9 +103,16 @@ class ClusterRanks:
         return self._num_waiting
 
     def receive(self) -> Report:
-        """The next report."""
+        """The next report, waiting for it.
+
+        Raises:
+            LaunchError: nobody asks for reports any more, because of a mistake.
+        """
         os.eventfd_read(self._num_waiting)
-        return self._reports.get()
+        report = self._reports.get()
+        if isinstance(report, Exception):
+            raise LaunchError(f"the hosts cannot be watched: {type(report).__name__}: {report}") from report
+        return report
 
     def signal_ranks(self, number: signal.Signals, whole_group: bool = False) -> None:
         """Send ``number`` to every rank on every host that is there."""
@@ -104,15 +122,22 @@ class ClusterRanks:
     def close(self) -> None:
         """Stop asking."""
         self._closed.set()
-        self._thread.join(ASK_S + 2 * _LOOK_S)
-        os.close(self._num_waiting)
+        self._thread.join(ASK_S)  # it may be held up by a cluster that does not answer; then it goes when that does
+        with self._speaking:
+            os.close(self._num_waiting)
+
+    def _guarded(self) -> None:
+        try:
+            self._run()
+        except Exception as error:
+            self._say(error)
 
     def _run(self) -> None:
         asked = {agent.reports(self._attempt, ASK_S): agent for agent in self._agents}
         heard = dict.fromkeys(self._agents, time.monotonic())
-        next_look = 0.0
+        next_look, passed = 0.0, time.monotonic()
         while not self._closed.is_set():
-            for reference in self._waiting.first(list(asked), _LOOK_S) if asked else ():
+            for reference in self._waiting.first(list(asked), _WAIT_S) if asked else ():
                 agent = asked.pop(reference)
                 try:
                     found = self._waiting.value(reference)
@@ -125,8 +150,12 @@ class ClusterRanks:
                 if agent in self._agents:
                     asked[agent.reports(self._attempt, ASK_S)] = agent
             if not asked:
-                self._closed.wait(_LOOK_S)
+                self._closed.wait(_WAIT_S)
             now = time.monotonic()
+            if now - passed > _STANDSTILL_S:
+                # Time in which we stood still ourselves is nobody's silence; what is there is found in the next pass.
+                heard = {agent: at + now - passed for agent, at in heard.items()}
+            passed = now
             for reference, agent in list(asked.items()):
                 if now - heard[agent] > self._silence_s + ASK_S:
                     del asked[reference]
@@ -159,6 +188,8 @@ class ClusterRanks:
             if not self._busy:
                 self._say({"event": "idle"})
 
-    def _say(self, report: Report) -> None:
-        self._reports.put(report)
-        os.eventfd_write(self._num_waiting, 1)
+    def _say(self, report: Report | Exception) -> None:
+        with self._speaking:
+            if not self._closed.is_set():  # what stands behind the number may be something else by now
+                self._reports.put(report)
+                os.eventfd_write(self._num_waiting, 1)

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import torch.distributed as dist
 
 from torchtpu_dist.errors import StopRequested
+from torchtpu_dist.training.heartbeat import Heartbeat
 
 
 def wait_with_children(arguments: dict[str, Any]) -> None:
@@ -54,6 +55,44 @@ def which_program(arguments: dict[str, Any]) -> None:
     command = Path("/proc/self/cmdline").read_text().split("\0")
     at_start = dict(each.partition("=")[::2] for each in Path("/proc/self/environ").read_text().split("\0"))
     sys.stdout.write(json.dumps({"program": command[3], "rank": at_start.get("RANK")}) + "\n")
+
+
+def talk(arguments: dict[str, Any]) -> None:
+    """Rank 0 says more lines at once than a pipe holds, the last one without an end, and is gone."""
+    if dist.get_rank() == 0:
+        text = "".join(f"line {number}\n" for number in range(arguments["lines"])) + "the last"
+        data = text.encode()
+        while data:
+            data = data[os.write(int(os.environ["TORCHTPU_CONSOLE_FD"]), data) :]
+        if arguments.get("at_once"):
+            os._exit(0)
+
+
+def ignore_requests(arguments: dict[str, Any]) -> NoReturn:
+    """Say every request to stop on the console, and go on."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    _tell([os.getpid()])
+    while True:
+        signal.sigwait({signal.SIGTERM})
+        os.write(int(os.environ["TORCHTPU_CONSOLE_FD"]), b"asked to stop\n")
+
+
+def which_descriptors(arguments: dict[str, Any]) -> None:
+    """Say what is open here, by number."""
+    found = {}
+    for descriptor in sorted(map(int, os.listdir("/proc/self/fd"))):
+        with contextlib.suppress(FileNotFoundError):
+            found[descriptor] = os.readlink(f"/proc/self/fd/{descriptor}")
+    own = {name: os.environ.get(name) for name in ("TORCHTPU_CONSOLE_FD", "TORCHTPU_HEARTBEAT")}
+    sys.stdout.write(json.dumps({"open": found, **own}) + "\n")
+
+
+def beat_and_wait(arguments: dict[str, Any]) -> NoReturn:
+    """Every rank does as many steps as its number says, and waits."""
+    heartbeat = Heartbeat.from_environment(dist.get_rank())
+    heartbeat.step_done(dist.get_rank() + 1)
+    while True:
+        signal.pause()
 
 
 def _tell(pids: list[int]) -> None:

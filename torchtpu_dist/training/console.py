@@ -20,5 +20,9 @@ class Console:
         if self._descriptor is None:
             return
         data = (text + "\n").encode()
-        while data:
-            data = data[os.write(self._descriptor, data) :]
+        try:
+            while data:
+                data = data[os.write(self._descriptor, data) :]
+        except BrokenPipeError:
+            # Nobody reads any more: the launcher has died, and the ranks have yet to save. Metrics are in files.
+            self._descriptor = None

@@ -1,7 +1,7 @@
-"""How far each rank has come, for whoever watches the run: one small file, a slot a rank.
+"""How far each rank has come, for whoever watches the run: a piece of memory, a slot a rank.
 
-A rank writes its slot after every step; its launcher reads the slots of the ranks on its host. No message is sent and
-nobody waits, so a rank that hangs is one whose slot stands still. Little-endian, 32 bytes a rank:
+A rank writes its slot after every step; the parent of the ranks on a host reads the slots of these. No message is sent
+and nobody waits, so a rank that hangs is one whose slot stands still. Little-endian, 32 bytes a rank:
 
 ====== ======= =======================================================================
 offset type    meaning
@@ -10,13 +10,19 @@ offset type    meaning
 8      float64 when that was, or when the phase began: seconds since the epoch
 16     float64 seconds spent on checkpoints so far, in this process
 24     int32   :class:`Phase`
+28     uint32  CRC-32 of the 28 bytes before it
 ====== ======= =======================================================================
+
+The memory belongs to one host and is no file, so it does not depend on what a shared file system makes of memory that
+several hosts map. A slot is not written in one piece: a reader that finds a sum which does not fit has come in the
+middle of it, looks again, and else goes by what it saw last; a second later it sees what was written.
 """
 
 import mmap
 import os
 import struct
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +32,8 @@ from pathlib import Path
 ENVIRONMENT_KEY = "TORCHTPU_HEARTBEAT"
 SLOT_BYTES = 32
 _SLOT = struct.Struct("<qddi")
+_SUM = struct.Struct("<I")
+_LOOKS = 3
 
 
 class Phase(IntEnum):
@@ -51,7 +59,7 @@ class Heartbeat:
     """One rank's own slot; without a watcher nothing is written."""
 
     def __init__(self, path: Path | None, rank: int) -> None:
-        self._map = None if path is None else _mapped(path, mmap.ACCESS_WRITE)
+        self._map = None if path is None else _mapped(path)
         self._offset = rank * SLOT_BYTES
         self._step, self._saving_s = -1, 0.0
 
@@ -82,35 +90,50 @@ class Heartbeat:
 
     def _write(self, phase: Phase) -> None:
         if self._map is not None:
-            _SLOT.pack_into(self._map, self._offset, self._step, time.time(), self._saving_s, phase)
+            slot = _packed(Beat(self._step, time.time(), self._saving_s, phase))
+            self._map[self._offset : self._offset + SLOT_BYTES] = slot
 
 
 class HeartbeatReader:
-    """All slots, for the watcher."""
+    """Makes the memory in which ``num_ranks`` ranks write, none of which has done a step, and reads it."""
 
-    def __init__(self, path: Path) -> None:
-        self._map = _mapped(path, mmap.ACCESS_READ)
+    def __init__(self, num_ranks: int) -> None:
+        start = Beat(-1, time.time(), 0.0, Phase.STARTING)
+        self._seen = dict.fromkeys(range(num_ranks), start)
+        self._descriptor = os.memfd_create("heartbeat")
+        os.write(self._descriptor, _packed(start) * num_ranks)
+        self._map = mmap.mmap(self._descriptor, num_ranks * SLOT_BYTES, access=mmap.ACCESS_READ)
+        self.path = Path(f"/proc/{os.getpid()}/fd/{self._descriptor}")
+        """Where the ranks of this host find it, as long as this process keeps it: for ``TORCHTPU_HEARTBEAT``."""
 
     def beat(self, rank: int) -> Beat:
         """The slot of ``rank`` as it is now."""
-        step, at, saving_s, phase = _SLOT.unpack_from(self._map, rank * SLOT_BYTES)
-        return Beat(step, at, saving_s, Phase(phase))
+        for _ in range(_LOOKS):
+            slot = self._map[rank * SLOT_BYTES : (rank + 1) * SLOT_BYTES]
+            if _SUM.unpack_from(slot, _SLOT.size)[0] == zlib.crc32(slot[: _SLOT.size]):
+                step, at, saving_s, phase = _SLOT.unpack_from(slot)
+                self._seen[rank] = Beat(step, at, saving_s, Phase(phase))
+                break
+        return self._seen[rank]
 
     def close(self) -> None:
-        """Unmap the file, which belongs to whoever created it."""
+        """Give up the memory in this process."""
         self._map.close()
+        os.close(self._descriptor)
 
 
 def create(path: Path, num_ranks: int) -> None:
-    """A new file in which no rank has done a step; an old one of that name is replaced, not reused."""
-    fresh = path.with_name(f"{path.name}.{os.getpid()}")
-    fresh.write_bytes(_SLOT.pack(-1, time.time(), 0.0, Phase.STARTING).ljust(SLOT_BYTES, b"\0") * num_ranks)
-    fresh.replace(path)
+    """Not needed any more."""
 
 
-def _mapped(path: Path, access: int) -> mmap.mmap:
-    descriptor = os.open(path, os.O_RDWR if access == mmap.ACCESS_WRITE else os.O_RDONLY)
+def _packed(beat: Beat) -> bytes:
+    fields = _SLOT.pack(beat.step, beat.time, beat.saving_s, beat.phase)
+    return fields + _SUM.pack(zlib.crc32(fields))
+
+
+def _mapped(path: Path) -> mmap.mmap:
+    descriptor = os.open(path, os.O_RDWR)
     try:
-        return mmap.mmap(descriptor, 0, access=access)
+        return mmap.mmap(descriptor, 0)
     finally:
         os.close(descriptor)

@@ -114,10 +114,10 @@ class Hands:
     def reserve(self, slice_: ClusterSlice, limit_s: float, glance: Callable[[], None]) -> Held | None:
         """Take ``slice_`` as a whole, with an agent on each of its hosts; None: it was not to be had in time.
 
-        While it waits it calls ``glance``, which may raise.
+        While it waits it calls ``glance``, which may raise. It does not wait for hosts that turn out to be dead.
         """
         import ray
-        from ray.util.placement_group import placement_group, remove_placement_group
+        from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         hosts = slice_.hosts
@@ -137,6 +137,8 @@ class Hands:
         deadline, found = time.monotonic() + limit_s, False
         try:
             while not (found := group.wait(_GLANCE_S)) and time.monotonic() < deadline:
+                if placement_group_table(group)["stats"]["scheduling_state"] == "INFEASIBLE":
+                    break
                 glance()
         finally:
             if not found:

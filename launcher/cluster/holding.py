@@ -42,6 +42,7 @@ class Holding:
         """
         started_s, said_s = time.monotonic(), None
         least, most = self.settings.least, self.settings.most
+        refused: dict[str, str] = {}
         while True:
             slices = self.hands.look()
             self._give_back_what_is_broken(slices)
@@ -49,18 +50,22 @@ class Holding:
             found = pick(_without(slices, self._suspects), self.wanted, kept, least, most)
             if found.missing:  # better one that was lost before, with new agents, than none
                 found = pick(slices, self.wanted, kept, least, most)
-            by_name = {each.name: each for each in slices}
-            for name in found.names:
-                if name not in kept:
-                    self.hands.reserve(by_name[name], self.settings.reserve_timeout_s, lambda: self.pause(0.0))
+            refused_before = set(refused)
+            for each in slices:
+                if each.name in found.names and each.name not in kept:
+                    limit_s = self.settings.reserve_timeout_s
+                    if self.hands.reserve(each, limit_s, lambda: self.pause(0.0)) is None:
+                        refused[each.name] = "could not be reserved"
             for spare in self.hands.held[most:]:
                 self.give_back(spare, "there are enough")
             held = tuple(self.hands.held)
             if len(held) >= least:
                 return held
-            waited_s, limit_s = time.monotonic() - started_s, self.settings.capacity_timeout_s
-            words = self.speech.waiting(len(held), least, self.wanted, found, waited_s)
-            if limit_s is not None and waited_s > limit_s:
+            if refused.keys() - refused_before:
+                continue  # it broke a moment ago: there may be others
+            waited_s, patience_s = time.monotonic() - started_s, self.settings.capacity_timeout_s
+            words = self.speech.waiting(len(held), least, self.wanted, {**refused, **found.reasons}, waited_s)
+            if patience_s is not None and waited_s > patience_s:
                 raise NoCapacity(words)
             # Slices that were given back a moment ago are free in the next one: that is not worth a line.
             if waited_s >= (_LOOK_S if said_s is None else said_s + self.settings.say_each_s):

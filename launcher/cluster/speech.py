@@ -1,7 +1,7 @@
 """What a run on a cluster says: rank 0's lines on standard output, and one line for each transition beside it."""
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from launcher.cluster.hands import Held
-from launcher.cluster.inventory import Pick, Wanted
+from launcher.cluster.inventory import Wanted
 from launcher.cluster.layout import Layout
 from launcher.cluster.policy import Decision, Ending, FailureClass, Verdict
 from launcher.console import say_failures, say_result, transition
@@ -37,10 +37,10 @@ class Speech:
         """One line of rank 0."""
         self.lines.print(Text(line), soft_wrap=True)
 
-    def waiting(self, held: int, least: int, wanted: Wanted, found: Pick, waited_s: float) -> str:
-        """What a run waits for before it can begin or go on."""
+    def waiting(self, held: int, least: int, wanted: Wanted, others: Mapping[str, str], waited_s: float) -> str:
+        """What a run waits for before it can begin or go on; ``others``: why each other slice is of no use now."""
         missing = least - held
-        why = "; ".join(f"{name} {reason}" for name, reason in found.reasons.items())
+        why = "; ".join(f"{name} {reason}" for name, reason in others.items())
         return (
             f"waiting for {missing} more slice{'s' if missing > 1 else ''} of type {wanted.pod_type} "
             f"({wanted.topology}), {held} of {least} reserved, {waited_s:.0f} s so far; {why or 'the cluster has none'}"
@@ -90,12 +90,9 @@ class Speech:
 
     def failed(self, verdict: Verdict, decision: Decision, job: Job | None, result: JobResult | None) -> None:
         """The run is over."""
-        self.console.print(
-            Text(
-                f"{_PREFIX}FAILED ({verdict.failure_class.words}: {decision.why}): {verdict.reason}", style="bold red"
-            ),
-            soft_wrap=True,
-        )
+        words = verdict.failure_class.words
+        why = decision.why if decision.why.startswith(words) else f"{words}: {decision.why}"
+        self.console.print(Text(f"{_PREFIX}FAILED ({why}): {verdict.reason}", style="bold red"), soft_wrap=True)
         if job is not None and result is not None and result.failures:
             say_failures(self.console, job, result, _LOG_LINES, headline=False)
 

@@ -72,11 +72,6 @@ class Job:
         """The file in which the ranks read how their peers ended."""
         return self.run_dir / ".roster"
 
-    @property
-    def heartbeat_path(self) -> Path:
-        """The file in which the ranks say how far they have come."""
-        return self.run_dir / ".heartbeat"
-
     def log_path(self, rank: int) -> Path:
         """Standard output and error of global rank ``rank``."""
         return self.log_dir / f"rank-{rank}.log"
@@ -102,7 +97,6 @@ class Job:
         """The variables that this job sets alike in all its ranks."""
         variables = dict(self.environment)
         variables["TORCHTPU_ROSTER"] = str(self.roster_path)
-        variables["TORCHTPU_HEARTBEAT"] = str(self.heartbeat_path)
         if self.slice_name is not None:
             variables["TORCHTPU_SLICE"] = self.slice_name
         if self.coordinates is not None:

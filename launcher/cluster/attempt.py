@@ -22,7 +22,6 @@ from launcher.supervise import Record, supervise
 from torchtpu_dist.checkpoint.folder import latest_checkpoint
 from torchtpu_dist.collectives.roster import RosterWriter
 from torchtpu_dist.errors import LaunchError
-from torchtpu_dist.training import heartbeat
 
 _BEFORE_THE_DEADLINE_S = 2.0
 """What a host that is told to go keeps for the end of its processes."""
@@ -77,7 +76,6 @@ class Attempt:
             LaunchError: they could not be started; some of them may run.
         """
         self.job.log_dir.mkdir(parents=True, exist_ok=True)
-        heartbeat.create(self.job.heartbeat_path, self.job.world_size)
         RosterWriter(self.job.roster_path, self.job.world_size).close()
         in_order = [self._agents[host.name] for host in self.layout.hosts]
         first, limit_s = in_order[0], self.settings.agent_timeout_s

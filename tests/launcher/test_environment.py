@@ -33,7 +33,6 @@ def test_the_whole_environment_of_a_rank():
         "OMP_NUM_THREADS": "1",
         "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
         "TORCHTPU_ROSTER": "/runs/one/.roster",
-        "TORCHTPU_HEARTBEAT": "/runs/one/.heartbeat",
         "TORCHTPU_SLICE": "v5e-4",
         "TORCHTPU_COORDINATES": "[[0, 0], [0, 1], [1, 0], [1, 1]]",
         "RANK": "2",

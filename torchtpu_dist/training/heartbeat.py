@@ -122,10 +122,6 @@ class HeartbeatReader:
         os.close(self._descriptor)
 
 
-def create(path: Path, num_ranks: int) -> None:
-    """Not needed any more."""
-
-
 def _packed(beat: Beat) -> bytes:
     fields = _SLOT.pack(beat.step, beat.time, beat.saving_s, beat.phase)
     return fields + _SUM.pack(zlib.crc32(fields))

@@ -59,7 +59,6 @@ EVERYWHERE = {
     "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
     "TORCHTPU_ATTEMPT": "3",
     "TORCHTPU_ROSTER": "/runs/one/.roster",
-    "TORCHTPU_HEARTBEAT": "/runs/one/.heartbeat",
     "TORCH_TPU_TIER2_COMPILATION_CACHE": "torchtpu-one",
     "TORCH_TPU_TIER3_COMPILATION_CACHE_ROOT": "/runs/one/compile-cache",
     "MASTER_ADDR": "10.0.0.0",

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,9 +27,10 @@ def wait_with_children(arguments: dict[str, Any]) -> None:
 
 def save_when_asked(arguments: dict[str, Any]) -> NoReturn:
     """As the trainer: SIGTERM is noted, a checkpoint is written, and the rank ends with StopRequested."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    asked = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: asked.set())
     _tell([os.getpid()])
-    signal.sigwait({signal.SIGTERM})
+    asked.wait()
     dist.barrier()
     raise StopRequested("a checkpoint was written")
 
@@ -70,11 +72,11 @@ def talk(arguments: dict[str, Any]) -> None:
 
 def ignore_requests(arguments: dict[str, Any]) -> NoReturn:
     """Say every request to stop on the console, and go on."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    console = int(os.environ.get("TORCHTPU_CONSOLE_FD", os.open(os.devnull, os.O_WRONLY)))
+    signal.signal(signal.SIGTERM, lambda *_: os.write(console, b"asked to stop\n"))
     _tell([os.getpid()])
     while True:
-        signal.sigwait({signal.SIGTERM})
-        os.write(int(os.environ["TORCHTPU_CONSOLE_FD"]), b"asked to stop\n")
+        signal.pause()
 
 
 def which_descriptors(arguments: dict[str, Any]) -> None:

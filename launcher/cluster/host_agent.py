@@ -60,4 +60,7 @@ class HostAgent:
 
     def close(self) -> None:
         """End the ranks of this host and what holds them."""
+        if self._listening is not None:
+            self._listening.close()
+            self._listening = None
         self._keeper.close()

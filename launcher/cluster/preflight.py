@@ -5,14 +5,15 @@ import os
 import platform
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from launcher.cluster.chips import read_chips, tpu_devices
 from torchtpu_dist.errors import LaunchError, RecipeError
+from torchtpu_dist.mesh.torus import Coordinate
 
 _MOST_CLOCK_SKEW_S = 60.0
-_ACCELERATOR_FOLDERS = ("/dev/accel*", "/dev/vfio/[0-9]*")
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class HostFacts:
         sees_run_dir: whether the run directory is the driver's own: the file that it put there was found.
         can_write: whether files can be written there.
         device_holders: processes that hold TPU devices of this host: ``pid 4711 (python) holds /dev/vfio/0``.
+        chips: where its chips are in the slice, in the order of its devices, if they could be read.
+        chips_why_not: why they could not, although there are TPUs.
     """
 
     machine: str
@@ -36,11 +39,16 @@ class HostFacts:
     sees_run_dir: bool
     can_write: bool
     device_holders: tuple[str, ...]
+    chips: tuple[Coordinate, ...] | None = None
+    chips_why_not: str = ""
 
 
 def look_around(run_dir: str, token: str) -> HostFacts:
     """The facts of the host that this runs on; ``token`` is a file that the driver put into ``run_dir``."""
-    folder = Path(run_dir)
+    folder, devices = Path(run_dir), tpu_devices()
+    holders = _device_holders(devices)
+    # Chips that somebody holds are refused anyway, and libtpu would wait for them.
+    chips, why_not = read_chips() if devices and not holders else (None, "")
     return HostFacts(
         machine=machine_id(),
         hostname=platform.node(),
@@ -48,7 +56,9 @@ def look_around(run_dir: str, token: str) -> HostFacts:
         clock_s=time.time(),
         sees_run_dir=(folder / token).exists(),
         can_write=os.access(folder, os.W_OK),
-        device_holders=_device_holders(),
+        device_holders=holders,
+        chips=chips,
+        chips_why_not=why_not,
     )
 
 
@@ -58,8 +68,16 @@ def machine_id() -> str:
     return f"{boot} {os.readlink('/proc/self/ns/pid')}"
 
 
-def check(facts: Mapping[str, HostFacts], run_dir: Path, own_versions: Mapping[str, str]) -> None:
-    """Refuse hosts that cannot work together; ``facts`` by the name of the host.
+def check(
+    facts: Mapping[str, HostFacts], run_dir: Path, own_versions: Mapping[str, str], asked_s: float | None = None
+) -> None:
+    """Refuse hosts that cannot work together.
+
+    Args:
+        facts: by the name of the host.
+        run_dir: the run directory as the launcher knows it.
+        own_versions: those of the launcher.
+        asked_s: when the hosts were asked, in seconds since the epoch; None: just now. They looked at some time since.
 
     Raises:
         RecipeError: the run directory is not shared, or a version differs: another attempt would end the same way.
@@ -74,24 +92,33 @@ def check(facts: Mapping[str, HostFacts], run_dir: Path, own_versions: Mapping[s
     locked = [name for name, host in facts.items() if not host.can_write]
     if locked:
         raise RecipeError(f"output: the run directory {run_dir} cannot be written on {_some(locked)}")
-    for package, version in own_versions.items():
-        others = {name: found for name, host in facts.items() if (found := host.versions.get(package)) != version}
-        if others:
-            got = ", ".join(
-                f"{version or 'none'} on {count} hosts" for version, count in Counter(others.values()).items()
-            )
-            raise RecipeError(
-                f"{package} differs between the hosts: {version} where the launcher runs, {got} "
-                f"({_some(list(others))}); install the same everywhere"
-            )
+    for package in sorted({*own_versions, *(package for host in facts.values() for package in host.versions)}):
+        _check_alike(package, {name: host.versions.get(package) for name, host in facts.items()}, own_versions)
     held = [f"{name}: {holder}" for name, host in facts.items() for holder in host.device_holders]
     if held:
         raise LaunchError(f"TPU devices are in use: {'; '.join(held[:4])}; end these processes")
     now = time.time()
-    off = [name for name, host in facts.items() if abs(host.clock_s - now) > _MOST_CLOCK_SKEW_S]
+    earliest, latest = (now if asked_s is None else asked_s) - _MOST_CLOCK_SKEW_S, now + _MOST_CLOCK_SKEW_S
+    off = [name for name, host in facts.items() if not earliest <= host.clock_s <= latest]
     if off:
         raise LaunchError(
             f"the clock of {_some(off)} differs by more than {_MOST_CLOCK_SKEW_S:g} s from the launcher's"
+        )
+
+
+def _check_alike(package: str, found: Mapping[str, str | None], own_versions: Mapping[str, str]) -> None:
+    """Whether all hosts have the version of the launcher, or where it has none itself, all the same."""
+    own, where = own_versions.get(package), "where the launcher runs"
+    if own is None:
+        where, own = next(iter(found.items()))
+        where = f"on {where}"
+    others = {name: version for name, version in found.items() if version != own}
+    if others:
+        counted = Counter(version or "none" for version in others.values())
+        got = ", ".join(f"{version} on {count} host{'s' if count > 1 else ''}" for version, count in counted.items())
+        raise RecipeError(
+            f"{package} differs between the hosts: {own or 'none'} {where}, {got} ({_some(list(others))}); "
+            "install the same everywhere"
         )
 
 
@@ -110,9 +137,8 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _device_holders() -> tuple[str, ...]:
+def _device_holders(devices: Sequence[str]) -> tuple[str, ...]:
     """Who holds a TPU of this machine, of the processes that we may look at."""
-    devices = {str(path) for pattern in _ACCELERATOR_FOLDERS for path in Path("/").glob(pattern[1:])}
     if not devices:
         return ()
     found = []

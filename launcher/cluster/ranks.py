@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from torchtpu_dist.errors import LaunchError
 
@@ -38,9 +38,6 @@ class AgentCalls(Protocol):
 
     def signal(self, number: int, whole_group: bool) -> Any:
         """See :meth:`launcher.cluster.host_agent.HostAgent.signal`."""
-
-
-AgentT = TypeVar("AgentT", bound=AgentCalls)
 
 
 @dataclass(frozen=True)
@@ -73,13 +70,13 @@ class ClusterRanks:
 
     def __init__(
         self,
-        agents: Mapping[AgentT, tuple[int, ...]],
+        agents: Mapping[AgentCalls, tuple[int, ...]],
         attempt: int,
         waiting: Waiting,
         silence_s: float,
         look: Callable[[], Iterable[Report]] = lambda: (),
     ) -> None:
-        self._agents: dict[AgentCalls, tuple[int, ...]] = dict(agents.items())
+        self._agents = dict(agents)
         self._attempt = attempt
         self._waiting = waiting
         self._silence_s = silence_s

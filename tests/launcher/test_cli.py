@@ -6,8 +6,8 @@ import pytest
 
 from launcher import cli
 from launcher.cli import _continues
-from launcher.training_job import training_job
 from launcher.job import Job
+from launcher.training_job import training_job
 from torchtpu_dist.recipe.check import check
 from torchtpu_dist.recipe.load import load_recipe
 from torchtpu_dist.training.config import TrainerConfig
@@ -28,7 +28,13 @@ def command_line(monkeypatch, *words: str) -> int:
         (["llama3_debgu"], "did you mean llama3_debug"),
         (["llama3_debug", "training.stps=3"], "did you mean training.steps"),
         (["llama3_debug", "slice=v9-8"], "v9-8"),
-        (["llama3_debug", "launcher.backend=ray"], "not supported yet"),
+        (["llama3_debug", "launcher.slices=2"], "expected a section with keys: min, max"),
+        (["llama3_debug", "--backend", "slurm"], "expected one of local, ray"),
+        (["llama3_debug", "--backend", "rya"], "did you mean ray?"),
+        (["llama3_debug", "--backend", "local", "--emulate-cluster"], "--backend local has no cluster"),
+        (["llama3_debug", "--backend", "local", "--address", "head:6379"], "--backend local has no cluster"),
+        (["llama3_debug", "--emulate-cluster", "--address", "head:6379"], "give one of them"),
+        (["llama3_debug", "--emulate-cluster", "launcher.slices.min=2"], "launcher.slices.min is 2"),
         (["llama3_debug", "parallelism.tensor_parallel_degree=3"], "tp=3"),
     ],
 )
@@ -39,6 +45,26 @@ def test_a_mistake_is_one_line_and_code_2(monkeypatch, capsys, tmp_path, words, 
     assert (out, err.count("\n"), err.startswith("error: ")) == ("", 1, True)
     assert complaint in err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "backend", "address"),
+    [
+        ([], "local", "null"),
+        (["--backend", "ray"], "ray", "null"),
+        (["--backend", "local", "launcher.backend=ray"], "local", "null"),  # the option is behind the others
+        (["--address", "head:6379"], "ray", "head:6379"),
+        (["--address", "head:6379", "launcher.address=other:1"], "ray", "head:6379"),
+        (["--backend", "ray", "--address", "head:6379"], "ray", "head:6379"),
+        (["--emulate-cluster"], "ray", "null"),
+        (["--emulate-cluster", "--backend", "ray"], "ray", "null"),
+    ],
+)
+def test_what_options_mean(monkeypatch, capsys, words, backend, address):
+    assert command_line(monkeypatch, "llama3_debug", *words, "--dry-run") == 0
+    shown = [line.split("#")[0].strip() for line in capsys.readouterr().out.splitlines()]
+    assert f"backend: {backend}" in shown
+    assert {f"address: {address}", f'address: "{address}"'} & set(shown)
 
 
 def test_a_dry_run_starts_nothing_and_loads_no_torch(tmp_path):

@@ -1,15 +1,18 @@
 """One attempt, from ranks that are to be started to the last of them that has ended."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from launcher.cluster.chips import members
 from launcher.cluster.goodput import Goodput
 from launcher.cluster.hands import Agent, Hands, Held
 from launcher.cluster.inventory import ClusterSlice
-from launcher.cluster.layout import Layout, Member
+from launcher.cluster.layout import Layout
+from launcher.cluster.metrics import RunMetrics
+from launcher.cluster.preflight import HostFacts
 from launcher.cluster.ranks import AgentCalls, ClusterRanks, Report
 from launcher.cluster.settings import Settings
 from launcher.cluster.speech import Speech
@@ -35,6 +38,7 @@ class Attempt:
         room_to_grow: (slices now) -> whether more slices could be had.
         glance: called while an answer is waited for; raises when the run is to stop.
         one_machine: whether all hosts are the same machine.
+        known: what the hosts say of themselves, by id of their nodes.
     """
 
     shape: Shape
@@ -47,14 +51,20 @@ class Attempt:
     record: Record
     stop_requests: StopRequests
     one_machine: bool
+    known: Mapping[str, HostFacts]
+    metrics: RunMetrics
     room_to_grow: Callable[[tuple[ClusterSlice, ...]], bool]
     glance: Callable[[], None]
     drained: dict[str, float | None] = field(default_factory=dict)
     first_step_done: bool = False
 
     def __post_init__(self) -> None:
-        members = [[Member(agent.host) for agent in each.agents] for each in self.held]
-        self.layout = Layout.of(self.shape.assignment, members)
+        hosts = [[agent.host for agent in each.agents] for each in self.held]
+        found, lines = members(self.shape.slice, hosts, self.known)
+        for line in lines:
+            self.record("rank_order", attempt=self.journey.attempt, why=line)
+            self.speech.say(line)
+        self.layout = Layout.of(self.shape.assignment, found)
         job = self.shape.job(self.layout, self.journey.attempt)
         # Shared memory does not reach to another machine.
         self.job: Job = job if self.one_machine or job.backend != "ici" else replace(job, backend="gloo")
@@ -64,6 +74,7 @@ class Attempt:
         self._saving_s = 0.0
         self._checkpoint_before = latest_checkpoint(self.job.run_dir)
         self._may_grow_after: Any = None
+        self.metrics.attempt(self.journey.attempt, len(self.held))
 
     def agent(self, name: str) -> Agent:
         """The agent on the host called ``name``."""
@@ -112,6 +123,7 @@ class Attempt:
             self.speech.of_rank_0(report["line"])
         elif report["event"] == "progress":
             self._on_beats({int(rank): values for rank, values in report["beats"].items()})
+            self.metrics.look(time.time(), self.goodput.report)
 
     def _on_beats(self, beats: dict[int, list[Any]]) -> None:
         before = min(self._steps.values())

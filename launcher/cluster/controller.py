@@ -6,6 +6,7 @@ to a budget and either tried again or not. Whatever is waited for, a request to 
 anything new is explained.
 """
 
+import secrets
 import select
 import signal
 import time
@@ -18,6 +19,7 @@ from launcher.cluster.attempt import Attempt, last_saved_step
 from launcher.cluster.goodput import Goodput
 from launcher.cluster.hands import Hands, Held, HostLost
 from launcher.cluster.holding import Holding, NoCapacity
+from launcher.cluster.metrics import RunMetrics
 from launcher.cluster.policy import Ending, FailureClass, Ledger, Verdict, classify
 from launcher.cluster.settings import Settings
 from launcher.cluster.speech import Speech
@@ -27,8 +29,6 @@ from launcher.job import JobResult
 from launcher.stop import StopRequests
 from launcher.supervise import INTERRUPTED, Record
 from torchtpu_dist.errors import LaunchError, StopRequested, TorchTpuError
-
-_TOKEN = ".launcher"
 
 
 class _Stopped(Exception):
@@ -53,6 +53,7 @@ class Controller:
     speech: Speech
     record: Record
     stop_requests: StopRequests
+    metrics: RunMetrics
     journey: Journey = field(init=False)
     goodput: Goodput = field(init=False)
     ledger: Ledger = field(init=False)
@@ -86,6 +87,7 @@ class Controller:
             why = f"a mistake of the launcher ({what}); events.jsonl of {self.work.run_dir} has its traceback"
             return self._give_up(why, LaunchError.exit_code)
         finally:
+            self.metrics.look(time.time(), self.goodput.report, at_once=True)
             report = self.goodput.report(time.time())
             self.record("goodput", total_s=report.total_s, productive_s=report.productive_s, startup_s=report.startup_s,
                         checkpoint_s=report.checkpoint_s, lost_s=dict(report.lost))  # fmt: skip
@@ -133,6 +135,8 @@ class Controller:
             record=self.record,
             stop_requests=self.stop_requests,
             one_machine=self._one_machine(held),
+            known=self._known,
+            metrics=self.metrics,
             room_to_grow=self.holding.room_to_grow,
             glance=self._glance,
         )
@@ -144,13 +148,18 @@ class Controller:
         fresh = [agent for each in held for agent in each.agents if agent.host.node_id not in self._known]
         if not fresh:
             return
-        token = self.work.run_dir / _TOKEN
+        run_dir, asked_s = self.work.run_dir, time.time()
+        # A name that no other folder has: one that is not shared must not look as if it were.
+        token = run_dir / f".launcher-{secrets.token_hex(8)}"
         token.touch()
-        asked = [(agent, agent.look_around(str(self.work.run_dir), _TOKEN)) for agent in fresh]
-        doing, limit_s = "agents come up and look at their hosts", self.settings.agent_timeout_s
-        facts = self.hands.answers(asked, limit_s, doing, self._glance)
+        try:
+            asked = [(agent, agent.look_around(str(run_dir), token.name)) for agent in fresh]
+            doing, limit_s = "agents come up and look at their hosts", self.settings.agent_timeout_s
+            facts = self.hands.answers(asked, limit_s, doing, self._glance)
+        finally:
+            token.unlink(missing_ok=True)
         named = {agent.name: each for agent, each in zip(fresh, facts, strict=True)}
-        preflight.check(named, self.work.run_dir, preflight.own_versions())
+        preflight.check(named, run_dir, preflight.own_versions(), asked_s)
         self._known.update({agent.host.node_id: each for agent, each in zip(fresh, facts, strict=True)})
 
     def _one_machine(self, held: tuple[Held, ...]) -> bool:
@@ -222,6 +231,7 @@ class Controller:
             self.journey.go(State.FAILED, exit_code=decision.exit_code)
             self.speech.failed(verdict, decision, job, result)
             return decision.exit_code
+        self.metrics.restarted(verdict.failure_class)
         self.journey.go(State.FAILING)
         self.speech.failing(self.journey.attempt, verdict, decision, ending, job, result, saved)
         if decision.quarantine is not None:

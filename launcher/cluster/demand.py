@@ -17,7 +17,7 @@ class Demand:
     """The requests of one run.
 
     Args:
-        ask: () -> a new pending request; ``Ray``'s placement groups, or a test's.
+        ask: resource -> a new request for one of it: Ray's placement groups, or a test's.
         is_met: whether a request is no longer pending.
         withdraw: takes one back.
     """

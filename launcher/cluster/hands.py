@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from launcher.cluster.demand import Demand, through_ray
 from launcher.cluster.host_agent import THREADS, HostAgent
 from launcher.cluster.inventory import ClusterHost, ClusterSlice
 from launcher.cluster.look import look, quarantine, resolve
@@ -83,11 +84,14 @@ class Hands:
     Attributes:
         address: of the head, as :func:`launcher.cluster.look.resolve` takes it.
         preload: modules that every host imports before it has ranks to start.
+        held: the slices that this run has.
+        demand: for those that it waits for.
     """
 
     address: str | None
     preload: Sequence[str]
     held: list[Held] = field(default_factory=list)
+    demand: Demand = field(init=False)
 
     def __post_init__(self) -> None:
         # Ray prints the death of every worker and node with a dump of its state, whatever log_to_driver says; its own
@@ -100,6 +104,7 @@ class Hands:
             ray.init(address=self.address, log_to_driver=False, logging_level="error")
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise LaunchError(f"the Ray cluster at {self.address} cannot be joined: {_first_line(error)}") from None
+        self.demand = through_ray()
 
     def __enter__(self) -> "Hands":
         return self
@@ -236,6 +241,8 @@ class Hands:
         """Give everything back and leave the cluster."""
         import ray
 
+        with contextlib.suppress(ray.exceptions.RayError):
+            self.demand.none()
         for held in list(self.held):
             with contextlib.suppress(ray.exceptions.RayError, LaunchError):
                 self.give_back(held)

@@ -51,6 +51,8 @@ class Holding:
             if found.missing:  # better one that was lost before, with new agents, than none
                 found = pick(slices, self.wanted, kept, least, most)
             refused_before = set(refused)
+            if set(found.names) - set(kept):
+                self.hands.demand.none()  # or we would wait for what we have asked for ourselves
             for each in slices:
                 if each.name in found.names and each.name not in kept:
                     limit_s = self.settings.reserve_timeout_s
@@ -60,6 +62,7 @@ class Holding:
                 self.give_back(spare, "there are enough")
             held = tuple(self.hands.held)
             if len(held) >= least:
+                self.hands.demand.none()
                 return held
             if refused.keys() - refused_before:
                 continue  # it broke a moment ago: there may be others
@@ -72,6 +75,7 @@ class Holding:
                 said_s = waited_s
                 self.record("waiting", held=[each.name for each in held], why=words)
                 self.speech.say(words)
+            self.hands.demand.wait_for(self.wanted.pod_type, least - len(held))
             self.pause(_LOOK_S)
 
     def room_to_grow(self, slices: Sequence[ClusterSlice]) -> bool:

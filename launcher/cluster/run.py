@@ -10,6 +10,7 @@ from launcher.cluster.controller import Controller
 from launcher.cluster.emulate import EmulatedCluster, hosts_of
 from launcher.cluster.hands import Hands
 from launcher.cluster.layout import Layout
+from launcher.cluster.metrics import RunMetrics
 from launcher.cluster.policy import Budgets
 from launcher.cluster.settings import Settings
 from launcher.cluster.speech import Speech
@@ -71,7 +72,8 @@ def run_on_cluster(
         address = plan.recipe.launcher.address if emulated is None else emulated.address
         # Signals are ours only after Ray has been initialised, which takes them for itself.
         with Hands(address, work.preload) as hands, StopRequests() as stop_requests:
-            return Controller(work, hands, settings, speech, directory.record, stop_requests).run()
+            metrics = RunMetrics(work.name, work.run_dir)
+            return Controller(work, hands, settings, speech, directory.record, stop_requests, metrics).run()
 
 
 def _job(plan: Plan, directory: RunDirectory, layout: Layout, attempt: int) -> Job:

@@ -11,6 +11,7 @@ from rich.console import Console
 from launcher.cluster.controller import Controller
 from launcher.cluster.hands import Hands
 from launcher.cluster.layout import Layout
+from launcher.cluster.metrics import RunMetrics
 from launcher.cluster.policy import Budgets
 from launcher.cluster.settings import Settings
 from launcher.cluster.speech import Speech
@@ -55,5 +56,6 @@ with ExitStack() as stack:
     settings = Settings(least=plan.slice.num_slices, most=plan.slice.num_slices, budgets=budgets, **said["settings"])
     work = Work({plan.slice.num_slices: Shape(plan.slice, plan.assignment, job)}, directory.path, PRELOAD, "drive")
     speech = Speech(Console(stderr=True), Console())
-    code = Controller(work, hands, settings, speech, directory.record, stop_requests).run()
+    metrics = RunMetrics(work.name, work.run_dir)
+    code = Controller(work, hands, settings, speech, directory.record, stop_requests, metrics).run()
 sys.exit(code)

@@ -88,6 +88,7 @@ class ForkServer:
                 while True:
                     ready = {key.fileobj for key, _ in selector.select(_BEAT_S if self._ranks else None)}
                     if self._wake_read in ready:
+                        self._pass_beats_on(at_once=True)  # how far they came is part of how they ended
                         self._reap()
                     if self._channel in ready:
                         received = self._channel.receive()
@@ -203,9 +204,9 @@ class ForkServer:
             self._beats.close()
             self._tell({"event": "idle"})
 
-    def _pass_beats_on(self) -> None:
-        """Tell how far the ranks have come, once a second at most and only what is new."""
-        if not self._ranks or time.monotonic() < self._next_beat:
+    def _pass_beats_on(self, at_once: bool = False) -> None:
+        """Tell how far the ranks have come, only what is new; once a second unless it is to be ``at_once``."""
+        if not self._ranks or (time.monotonic() < self._next_beat and not at_once):
             return
         self._next_beat = time.monotonic() + _BEAT_S
         beats = {rank: self._beats.beat(rank) for rank in self._ranks.values()}

@@ -218,7 +218,8 @@ class _Supervision:
         for rank in ranks:
             if rank not in self._ends:
                 self._ends[rank] = _End(-signal.SIGKILL, at, by_us=False, lost_with=f"host {host} was lost: {why}")
-        self._enter(_Stage.NOTICING, NOTICE_S if self._all_running() else NOTICE_WHILE_STARTING_S)
+        # What the others have to say of it changes nothing, and those of a frozen host are not even dead.
+        self._enter(_Stage.NOTICING, NOTICE_WHILE_STARTING_S)
 
     def _ask(self, why: str, grace_s: float) -> None:
         """The launcher's own wish: save and stop."""

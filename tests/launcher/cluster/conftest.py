@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,11 +20,11 @@ from torchtpu_dist.collectives.roster import RankState, RosterReader
 from torchtpu_dist.mesh import Slice
 
 HERE = Path(__file__).parent
-LIMIT_S = 120.0
+LIMIT_S = 240.0
 """For anything that a machine with nothing else to do does in seconds."""
 TINY = (
     "model.dim=64", "model.n_layers=1", "model.n_heads=4", "model.n_kv_heads=2", "model.ffn_dim=128",
-    "training.seq_len=64", "training.global_batch_size=8", "training.local_batch_size=1", "sample.enable=false",
+    "training.seq_len=64", "training.local_batch_size=1", "sample.enable=false",
     "validation.enable=false", "checkpoint.interval=5", "launcher.backoff_s=0", "launcher.lease_s=3",
 )  # fmt: skip
 _MARK = "TORCHTPU_TESTED_CLUSTER"
@@ -99,7 +99,7 @@ class Run:
         return [each["to"] for each in self.events("state")]
 
     def finish(self) -> int:
-        """The exit code."""
+        """The exit code. No run has gone from one state to another that cannot follow it."""
         code = self.process.wait(LIMIT_S)
         assert "mistake of the launcher: it went" not in str(self)
         return code
@@ -164,6 +164,12 @@ class TestedCluster:
         """To the raylet of a host."""
         os.kill(self.host(slice_, worker).pid, number)
 
+    def host_of(self, rank_pid: int) -> tuple[str, str]:
+        """Slice and worker of the host that the rank runs on, as its agent has them from Ray's process there."""
+        agent = _parent(_parent(rank_pid))
+        said = dict(each.partition("=")[::2] for each in Path(f"/proc/{agent}/environ").read_text().split("\0"))
+        return said["TPU_NAME"], said["TPU_WORKER_ID"]
+
     def kill_agent(self, rank_pid: int) -> None:
         """The agent that has the rank ``rank_pid``: the parent of its fork server."""
         os.kill(_parent(_parent(rank_pid)), signal.SIGKILL)
@@ -184,6 +190,18 @@ class TestedCluster:
     def states(self) -> dict[str, str]:
         """Of the slices."""
         return {name: state for name, (state, _) in self.ask("look").items()}
+
+    def wait_until_idle(self, slice_: str) -> None:
+        """Until nobody has the slice."""
+        wait_until(f"{slice_} is idle", lambda: self.states()[slice_] == "idle")
+
+    def wait_until_gone(self, pids: Iterable[int]) -> None:
+        """Until none of these processes is there."""
+        wait_until(f"{pids} are gone", lambda: not any(map(_is_alive, pids)))
+
+    def slowness(self) -> float:
+        """How much longer than on a machine with nothing else to do things take, by what waits for a processor."""
+        return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
     def left_over(self, *, limit_s: float = 20.0) -> list[str]:
         """What is still there of ended launchers after so many seconds."""

@@ -80,7 +80,7 @@ def test_slices_that_never_come(cluster: Any, tmp_path: Path) -> None:
     for_ever.process.send_signal(signal.SIGINT)
     asked_s = time.monotonic()
     assert for_ever.finish() == 130
-    assert time.monotonic() - asked_s < 5.0
+    assert time.monotonic() - asked_s < 3.0 * cluster.slowness()
     assert for_ever.path_of_states() == ["reserving", "stopped"]
     assert "waiting for 1 more slice of type v5p-32 (2x2x4), 0 of 1 reserved, " in for_ever.said[0]
     assert "emu-0 is v5p-16 2x2x2, expected v5p-32 2x2x4" in for_ever.said[0]
@@ -122,6 +122,17 @@ def test_an_agent_that_dies_on_a_host_that_lives_is_replaced(cluster: Any, tmp_p
     assert run.events("failure", lost_hosts=["emu-0/1"])
     assert [each["slices"] for each in run.events("state", to="preflight")] == [["emu-0"], ["emu-0"]]
     assert len(run.said) < MOST_LINES
+    assert cluster.left_over() == []
+
+
+def test_ctrl_c_while_agents_come_up(cluster: Any, tmp_path: Path) -> None:
+    run = cluster.drive(tmp_path / "run", "rank_entries:step_on", steps=10_000)
+    run.wait_for("state", to="preflight")
+    run.process.send_signal(signal.SIGINT)
+    asked_s = time.monotonic()
+    assert run.finish() == 130
+    assert time.monotonic() - asked_s < 3.0 * cluster.slowness()
+    assert run.path_of_states() == ["reserving", "preflight", "stopped"]
     assert cluster.left_over() == []
 
 

@@ -45,7 +45,7 @@ dashboard) say metrics_agent_port -1; say metrics_export_port -1; say dashboard_
 runtime_env) say runtime_env_agent_port 1;;
 esac
 raylet=$PPID
-while kill -0 $raylet 2> /dev/null; do sleep 1; done
+while kill -0 $raylet 2> /dev/null; do sleep 5; done
 """
 
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -139,10 +139,10 @@ class TestedCluster:
             text=True,
         )
 
-    def train(self, output: Path, name: str, *overrides: str, local: bool = False) -> Run:
-        """``torchtpu-launch`` a tiny model, on the cluster or without it."""
-        where = [] if local else ["--address", self.address]
-        words = ["-m", "launcher.cli", "llama3_debug", *where, f"output={output}", f"run_name={name}", *TINY]
+    def train(self, output: Path, name: str, *overrides: str, where: Sequence[str] | None = None) -> Run:
+        """``torchtpu-launch`` a tiny model, on the cluster or ``where`` these options say."""
+        options = ["--address", self.address] if where is None else where
+        words = ["-m", "launcher.cli", "llama3_debug", *options, f"output={output}", f"run_name={name}", *TINY]
         return self._started(Run([*words, *overrides], output / name, self._environment))
 
     def drive(self, run_dir: Path, entry: str, slice_: str = "v5p-16", settings: Any = None, **arguments: Any) -> Run:
@@ -211,13 +211,16 @@ class TestedCluster:
         return found
 
     def _left_over(self) -> list[str]:
-        processes = [f"{pid} {command}" for pid, command in self._processes().items()]
+        of_runs = ("launcher.fork_server", "HostAgent")
+        processes = [
+            f"{pid} {command[:60]}" for pid, command in self.processes().items() if any(map(command.count, of_runs))
+        ]
         shared = set(os.listdir("/dev/shm")) - self._shared_memory
         busy = [f"slice {name} is busy" for name, state in self.states().items() if state == "busy"]
         return [*processes, *sorted(shared), *busy, *self.ask("groups")]
 
-    def _processes(self) -> dict[int, str]:
-        """Agents, fork servers and ranks: all that have the mark and are not of the cluster itself."""
+    def processes(self) -> dict[int, str]:
+        """All that were started here and by what was started here, also those of clusters: pids and commands."""
         found = {}
         for folder in Path("/proc").glob("[0-9]*"):
             try:
@@ -226,8 +229,8 @@ class TestedCluster:
                 command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             except OSError:
                 continue  # it ended while we looked, or is not ours
-            if "launcher.fork_server" in command or "HostAgent" in command:
-                found[int(folder.name)] = command[:60]
+            if not command.startswith("sleep "):  # of Ray's stand-in helpers, which look around now and then
+                found[int(folder.name)] = command
         return found
 
     def restore(self) -> None:

@@ -25,7 +25,7 @@ def unbroken(_cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Callabl
         if max(known.get(slice_, {0: 0.0})) < steps:
             output = tmp_path_factory.mktemp("unbroken")
             words = (slice_, BATCH.format(batch), f"training.steps={steps}", "checkpoint.enable=false")
-            run = _cluster.train(output, "unbroken", *words, local=True)
+            run = _cluster.train(output, "unbroken", *words, where=[])
             assert run.finish() == 0
             known[slice_] = run.losses()
         return known[slice_]
@@ -165,3 +165,15 @@ def test_two_jobs_at_once_and_a_launcher_that_is_killed(
     same(other.losses(), unbroken(25))
     same(killed.losses(), unbroken(25))
     assert cluster.left_over() == []
+
+
+def test_a_cluster_for_one_run(cluster: Any, unbroken: Callable[..., dict[int, float]], tmp_path: Path) -> None:
+    """It is there beside others, and gone with its run."""
+    before = cluster.processes().keys()
+    words = ("slice=v5p-16", BATCH.format(4), "training.steps=3")
+    run = cluster.train(tmp_path, "run", *words, where=["--emulate-cluster"])
+    assert run.finish() == 0
+    assert "emulating a Ray cluster of 2 TPU hosts at 127.0.0.2:" in run.said[0]
+    assert slices_by_attempt(run) == [["emu-0"]]
+    same(run.losses(), unbroken(3))
+    assert cluster.processes().keys() == before

@@ -64,7 +64,8 @@ class Watch:
     def __init__(self, run_dir: Path, logs: str, world_size: int) -> None:
         self._logs, self._world_size = run_dir / logs, world_size
         self._records = run_dir / "metrics.jsonl"
-        self._inode, self._size = self._records_now()  # of an earlier attempt: a later one begins with a copy of it
+        # Of an earlier attempt, which may still be writing to it: a later one goes on in a copy.
+        self._inode, _ = self._records_now()
         self.forked: float | None = None
         self.first_step: float | None = None
         self._over = threading.Event()
@@ -88,14 +89,15 @@ class Watch:
         return self.first_step
 
     def _run(self) -> None:
+        size_before: int | None = None
         while self.first_step is None and not self._over.wait(_POLL_S):
             if self.forked is None and len(list(self._logs.glob("rank-*.log"))) == self._world_size:
                 self.forked = time.time()
             if self.forked is not None:
                 inode, size = self._records_now()
-                if inode != self._inode:
-                    self._inode, self._size = inode, size
-                if size > self._size:
+                if inode != self._inode and size_before is None:
+                    size_before = size
+                elif size_before is not None and size > size_before:
                     self.first_step = time.time()
 
     def _records_now(self) -> tuple[int, int]:

@@ -81,7 +81,8 @@ class Speech:
             say_failures(self.console, job, result, _LOG_LINES)
         if verdict.failure_class is FailureClass.HANG and result is not None and job is not None:
             self.say(f"{result.hung}; the stacks of all ranks are in {job.log_dir}")
-        lost = "" if next_step is None or ending.step <= next_step else f", {ending.step - next_step} steps to do again"
+        again = 0 if next_step is None else ending.step - next_step
+        lost = "" if again <= 0 else f", {again} step{'s' if again > 1 else ''} to do again"
         where = "from the beginning" if next_step is None else f"from step {next_step}{lost}"
         wait = f" in {decision.backoff_s:g} s" if decision.backoff_s else ""
         self.say(f"restart{wait} ({decision.why}), {where}")

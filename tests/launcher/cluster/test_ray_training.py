@@ -60,7 +60,7 @@ def test_a_run_that_everything_happens_to(
     def train_on(attempt: int) -> None:
         """Until something was done in ``attempt`` that its checkpoint does not have."""
         run.wait_for("first_step", attempt=attempt)
-        run.wait_for_step(run.events("first_step", attempt=attempt)[0]["step"] + 6)
+        run.wait_for_step(max(6, run.events("first_step", attempt=attempt)[0]["step"] + 2))
 
     train_on(1)
     os.kill(run.rank_pids()[2], signal.SIGKILL)  # a rank of emu-0/0
@@ -151,7 +151,7 @@ def test_two_jobs_at_once_and_a_launcher_that_is_killed(
     """Each has a slice; the death of one launcher frees its slice and does not touch the other job."""
     killed = cluster.train(tmp_path, "killed", "slice=v5p-16", BATCH.format(4), ENDLESS)
     killed.wait_for("state", to="preflight")
-    other = cluster.train(tmp_path, "other", "slice=v5p-16", BATCH.format(4), "training.steps=25")
+    other = cluster.train(tmp_path, "other", "slice=v5p-16", BATCH.format(4), "training.steps=15")
     other.wait_for("first_step")
     killed.wait_for("first_step")
     assert slices_by_attempt(killed) + slices_by_attempt(other) == [["emu-0"], ["emu-1"]]
@@ -162,8 +162,8 @@ def test_two_jobs_at_once_and_a_launcher_that_is_killed(
     cluster.wait_until_idle("emu-0")
     assert other.finish() == 0
     assert endings(other) == []
-    same(other.losses(), unbroken(25))
-    same(killed.losses(), unbroken(25))
+    same(other.losses(), unbroken(15))
+    same(killed.losses(), unbroken(15))
     assert cluster.left_over() == []
 
 

@@ -44,6 +44,7 @@ def main(arguments: list[str]) -> None:
     channel = Channel.from_descriptor(control_fd)
     # Orphans of dead ranks come to us instead of to init, so that they can be found and ended.
     adopt_orphans()
+    gc.disable()  # nothing of what modules make while they are imported is garbage
     for module in preload:
         importlib.import_module(module)
     # From here the closed connection tells of the launcher's death, and leaves time to end the grandchildren.
@@ -51,6 +52,7 @@ def main(arguments: list[str]) -> None:
     if os.getppid() != launcher_pid:
         return
     gc.collect()
+    gc.enable()
     gc.freeze()  # what was imported stays shared between the forks: the collector need not touch it
     channel.send({"event": "ready"})
     ForkServer(channel).serve()

@@ -7,7 +7,7 @@ from launcher.job import DEFAULT_PRELOAD, Job
 from torchtpu_dist.recipe.check import Plan
 
 ENTRY = "torchtpu_dist.training.main:train_rank"
-PRELOAD = (ENTRY.partition(":")[0], *DEFAULT_PRELOAD)
+PRELOAD = ("torchtpu_dist.training.preload", *DEFAULT_PRELOAD)
 
 
 def training_job(

@@ -123,6 +123,7 @@ class Attempt:
             self.speech.of_rank_0(report["line"])
         elif report["event"] == "progress":
             self._on_beats({int(rank): values for rank, values in report["beats"].items()})
+        elif report["event"] == "look":  # here, and not where it comes from: that is another thread
             self.metrics.look(time.time(), self.goodput.report)
 
     def _on_beats(self, beats: dict[int, list[Any]]) -> None:
@@ -141,6 +142,7 @@ class Attempt:
 
     def _look(self) -> Iterator[Report]:
         """Once a second: whether a host has to go, and whether there is room to grow."""
+        yield {"event": "look"}
         try:
             slices = self.hands.look()
         except LaunchError:  # the head is busy, or on its way back: Ray itself gives it a minute

@@ -98,6 +98,7 @@ class Hands:
         # log files have that, and we say what it means. It reads this when it is imported.
         os.environ["RAY_DEDUP_LOGS_SKIP_REGEX"] = "."
         self.address = resolve(self.address)
+        look(self.address)  # a cluster that does not let us in says so in one line here, and in twenty below
         import ray
 
         try:

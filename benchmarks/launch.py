@@ -38,9 +38,9 @@ from launcher.cluster.metrics import RunMetrics
 from launcher.cluster.ranks import ASK_S
 from launcher.cluster.run import settings_of, work_of
 from launcher.cluster.speech import Speech
+from launcher.job import TRAINING_PRELOAD
 from launcher.run_directory import RunDirectory
 from launcher.stop import StopRequests
-from launcher.training_job import PRELOAD
 from torchtpu_dist.mesh import Slice
 from torchtpu_dist.recipe.check import check
 from torchtpu_dist.recipe.load import load_recipe
@@ -113,7 +113,7 @@ def agents_to_first_step(cluster: EmulatedCluster, folder: Path) -> Parts:
     overrides = ["slice=2*v5p-16", "training.steps=1", "checkpoint.enable=false", f"output={folder}", *TINY]
     plan = check(load_recipe(RECIPE, overrides).recipe)
     silent = Speech(Console(file=io.StringIO()), Console(file=io.StringIO()))
-    with Hands(cluster.address, PRELOAD) as hands, StopRequests() as stop_requests:
+    with Hands(cluster.address, TRAINING_PRELOAD) as hands, StopRequests() as stop_requests:
         # The first run brings the agents up, the second finds them as they were left.
         for name in ("cold", "warm"):
             with RunDirectory.open(folder / name, False, "launch", "launch/events.jsonl") as directory:

@@ -3,6 +3,7 @@
 Nothing heavy is imported here: a mistake is answered before torch would have been loaded.
 """
 
+import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +16,7 @@ from torchtpu_dist.errors import RecipeError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from launcher.fork_client import ForkServerClient
     from launcher.run_directory import RunDirectory
     from torchtpu_dist.recipe.check import Plan
 
@@ -46,24 +48,32 @@ def launch(
     Exit codes: 0 success, 2 wrong recipe or arguments, 3 training failed, 4 processes could not be run,
     5 stopped by a signal after a checkpoint, 130 interrupted.
     """
-    from rich.console import Console
+    changes = [*(overrides or []), *_as_overrides(backend, address, emulate_cluster)]
+    on_a_cluster = any(each.startswith("launcher.backend=ray") for each in changes)
+    with contextlib.ExitStack() as stack:
+        # Importing torch takes longer than all checks, and needs none of them: where ranks are likely to be forked on
+        # this machine, their parent begins with it now. It starts nothing, and is gone again after a mistake.
+        server = None if dry_run or on_a_cluster else stack.enter_context(_fork_server())
 
-    from torchtpu_dist.recipe.check import check, check_can_start, check_resume
-    from torchtpu_dist.recipe.load import load_recipe
-    from torchtpu_dist.recipe.report import print_dry_run
+        from rich.console import Console
 
-    console = Console()
-    loaded = load_recipe(recipe, [*(overrides or []), *_as_overrides(backend, address, emulate_cluster)])
-    plan = check(loaded.recipe)
-    check_resume(plan)
-    if dry_run:
-        print_dry_run(loaded, plan, console)
-        return 0
-    if emulate_cluster or plan.recipe.launcher.backend == "local":
-        check_can_start(plan)
-    if plan.recipe.launcher.backend == "ray":
-        return _run_on_cluster(plan, console, emulate_cluster)
-    return _run_here(plan, console)
+        from torchtpu_dist.recipe.check import check, check_can_start, check_resume
+        from torchtpu_dist.recipe.load import load_recipe
+        from torchtpu_dist.recipe.report import print_dry_run
+
+        console = Console()
+        loaded = load_recipe(recipe, changes)
+        plan = check(loaded.recipe)
+        check_resume(plan)
+        if dry_run:
+            print_dry_run(loaded, plan, console)
+            return 0
+        if emulate_cluster or plan.recipe.launcher.backend == "local":
+            check_can_start(plan)
+        if plan.recipe.launcher.backend == "ray":
+            stack.close()
+            return _run_on_cluster(plan, console, emulate_cluster)
+        return _run_here(plan, console, server)
 
 
 def main() -> None:
@@ -88,7 +98,14 @@ def _as_overrides(backend: str | None, address: str | None, emulate_cluster: boo
     ]
 
 
-def _run_here(plan: "Plan", console: "Console") -> int:
+def _fork_server() -> "ForkServerClient":
+    from launcher.fork_client import ForkServerClient
+    from launcher.job import TRAINING_PRELOAD
+
+    return ForkServerClient(TRAINING_PRELOAD)
+
+
+def _run_here(plan: "Plan", console: "Console", server: "ForkServerClient | None") -> int:
     from rich.console import Console
 
     from launcher.hang_watch import HangWatch
@@ -99,7 +116,7 @@ def _run_here(plan: "Plan", console: "Console") -> int:
     with _open_directory(plan, console) as directory:
         job = training_job(plan, directory.path)
         watch = HangWatch(job.world_size, launcher.hang_timeout_s, launcher.first_step_timeout_s)
-        return run_local(job, Console(stderr=True), directory.record, _console_fd(), watch).exit_code
+        return run_local(job, Console(stderr=True), directory.record, _console_fd(), watch, server).exit_code
 
 
 def _run_on_cluster(plan: "Plan", console: "Console", emulate: bool) -> int:

@@ -17,6 +17,10 @@ DEFAULT_PRELOAD = (
 )
 
 
+TRAINING_ENTRY = "torchtpu_dist.training.main:train_rank"
+TRAINING_PRELOAD = ("torchtpu_dist.training.preload", *DEFAULT_PRELOAD)
+
+
 @dataclass(frozen=True)
 class Job:
     """One distributed run, the same for every launcher.

@@ -12,7 +12,12 @@ from launcher.supervise import HangWatch, Record, supervise
 
 
 def run_local(
-    job: Job, console: Console, record: Record, console_fd: int | None = None, hang_watch: HangWatch | None = None
+    job: Job,
+    console: Console,
+    record: Record,
+    console_fd: int | None = None,
+    hang_watch: HangWatch | None = None,
+    server: ForkServerClient | None = None,
 ) -> JobResult:
     """Start ``job``, stay with it to the end, say what went wrong. No process of it is left on return.
 
@@ -22,6 +27,7 @@ def run_local(
         record: told of every transition, as :meth:`launcher.run_directory.RunDirectory.record`.
         console_fd: descriptor that rank 0 writes its progress lines to; None keeps them in its log.
         hang_watch: what says that the ranks hang; None: they may take as long as they like.
+        server: a fork server that has begun to import what the job needs; it is closed here. None: a new one.
 
     Raises:
         LaunchError: the processes could not be started, or their parent died.
@@ -31,7 +37,7 @@ def run_local(
         record(event, **fields)
         say_transition(console, job, event, fields)
 
-    with StopRequests() as stop_requests, ForkServerClient(job.preload) as server:
+    with StopRequests() as stop_requests, server or ForkServerClient(job.preload) as server:
         note("started", entry=job.entry, world_size=job.world_size, slice=job.slice_name, server_pid=server.pid)
         server.start(job, console_fd)
         result = supervise(server, job, note, stop_requests, hang_watch)

@@ -31,6 +31,8 @@ NOTICE_S = 5.0
 """How long the other ranks may take to notice a failure by themselves; dead peers are noticed within 2 s."""
 NOTICE_WHILE_STARTING_S = 1.0
 """The same while ranks are still finding each other: who waits for a dead rank there notices nothing."""
+LOST_HOST_S = 0.3
+"""For each of both, when a host was lost."""
 TERMINATE_S = 3.0
 """Between SIGTERM and SIGKILL when nothing has to be saved."""
 LOOK_FOR_HANGS_S = 1.0
@@ -218,8 +220,8 @@ class _Supervision:
         for rank in ranks:
             if rank not in self._ends:
                 self._ends[rank] = _End(-signal.SIGKILL, at, by_us=False, lost_with=f"host {host} was lost: {why}")
-        # What the others have to say of it changes nothing, and those of a frozen host are not even dead.
-        self._enter(_Stage.NOTICING, NOTICE_WHILE_STARTING_S)
+        # What the others have to say of it changes nothing, and what they compute cannot be saved without it.
+        self._enter(_Stage.NOTICING, LOST_HOST_S)
 
     def _ask(self, why: str, grace_s: float) -> None:
         """The launcher's own wish: save and stop."""
@@ -285,7 +287,7 @@ class _Supervision:
     def _terminate(self) -> None:
         self._record("terminating", ranks=self._alive())
         self._holder.signal_ranks(signal.SIGTERM, whole_group=True)
-        self._enter(_Stage.TERMINATING, TERMINATE_S)
+        self._enter(_Stage.TERMINATING, LOST_HOST_S if self._lost_hosts else TERMINATE_S)
 
     def _kill(self) -> None:
         self._record("killing", ranks=self._alive())

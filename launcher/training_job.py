@@ -3,11 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher.job import DEFAULT_PRELOAD, Job
+from launcher.job import TRAINING_ENTRY, TRAINING_PRELOAD, Job
 from torchtpu_dist.recipe.check import Plan
-
-ENTRY = "torchtpu_dist.training.main:train_rank"
-PRELOAD = ("torchtpu_dist.training.preload", *DEFAULT_PRELOAD)
 
 
 def training_job(
@@ -33,7 +30,7 @@ def training_job(
         coordinates = tuple(assignment.places[rank] for rank in assignment.host_order)
         mesh_ranks = assignment.mesh_ranks
     return Job(
-        entry=ENTRY,
+        entry=TRAINING_ENTRY,
         arguments={
             "config": config.model_dump(mode="json"),
             "run_dir": str(run_dir),
@@ -43,7 +40,7 @@ def training_job(
         run_dir=run_dir,
         slice_name=plan.slice.name,
         coordinates=coordinates,
-        preload=PRELOAD,
+        preload=TRAINING_PRELOAD,
         init_timeout_s=recipe.comm.init_timeout_s,
         collective_timeout_s=recipe.comm.timeout_s,
         start_timeout_s=recipe.launcher.start_timeout_s,

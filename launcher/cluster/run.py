@@ -15,10 +15,10 @@ from launcher.cluster.policy import Budgets
 from launcher.cluster.settings import Settings
 from launcher.cluster.speech import Speech
 from launcher.cluster.work import Shape, Work
-from launcher.job import Job
+from launcher.job import TRAINING_PRELOAD, Job
 from launcher.run_directory import RunDirectory
 from launcher.stop import StopRequests
-from launcher.training_job import PRELOAD, training_job
+from launcher.training_job import training_job
 from torchtpu_dist.recipe.check import Plan
 from torchtpu_dist.recipe.resize import plans_by_slices
 
@@ -33,7 +33,7 @@ def work_of(plan: Plan, directory: RunDirectory) -> Work:
         number: Shape(each.slice, each.assignment, partial(_job, each, directory))
         for number, each in plans_by_slices(plan).items()
     }
-    return Work(shapes, directory.path, PRELOAD, plan.recipe.run_name)
+    return Work(shapes, directory.path, TRAINING_PRELOAD, plan.recipe.run_name)
 
 
 def settings_of(plan: Plan) -> Settings:

@@ -67,9 +67,10 @@ def transfer_us(placement: Placement, op: str, full_bytes: int) -> float:
 
 def test_prices_follow_the_published_forms(emulate):
     """All-gather of V bytes: V (n-1)/n over one link on a line, over two on a ring."""
-    assignment = emulate("v5e-8", dp_shard=4, tp=2)
+    assignment = emulate("v6e-256", dp_shard=4, tp=64)
     line = place(assignment.group_ranks("dp_shard", 0))
-    assert transfer_us(line, "all_gather", 32 * MIB) == pytest.approx(32 * MIB * 3 / 4 / 45e3)
+    assert assignment.axis("dp_shard").physical_axes == ("x[:4]",)
+    assert transfer_us(line, "all_gather", 32 * MIB) == pytest.approx(32 * MIB * 3 / 4 / 90e3)
     assignment = emulate("v6e-256", dp_shard=16, tp=16)
     ring = place(assignment.group_ranks("tp", 0))
     assert transfer_us(ring, "all_gather", 32 * MIB) == pytest.approx(32 * MIB * 15 / 16 / 2 / 90e3)

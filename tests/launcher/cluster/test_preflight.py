@@ -11,6 +11,7 @@ from launcher.cluster import preflight
 from launcher.cluster.preflight import HostFacts, check, look_around, machine_id, own_versions
 from torchtpu_dist.errors import LaunchError, RecipeError, TorchTpuError
 
+ASKED_S = time.time()
 RUN_DIR = Path("/runs/one")
 VERSIONS = {"python": "3.11.9", "torch": "2.13.0"}
 GOOD = HostFacts("m", "h", VERSIONS, 0.0, sees_run_dir=True, can_write=True, device_holders=())
@@ -62,7 +63,7 @@ BLIND, LOCKED, OLD = {"sees_run_dir": False}, {"can_write": False}, {"versions":
 )
 def test_what_does_not_go_together(facts: dict[str, HostFacts], kind: type[TorchTpuError], text: str) -> None:
     with pytest.raises(kind) as caught:
-        check(facts, RUN_DIR, VERSIONS)
+        check(facts, RUN_DIR, VERSIONS, ASKED_S)
     assert text in str(caught.value)
     assert "\n" not in str(caught.value)
 

@@ -34,6 +34,8 @@ def transition(job: Job, event: str, fields: dict[str, Any]) -> str | None:
             return f"interrupted: stopping {job.world_size} ranks"
         line = f"{fields['signal']}: {job.world_size} ranks have {job.grace_s:g} s to save and stop"
         return line + ("; another Ctrl-C ends them at once" if interrupted else "")
+    if event == "timeout" and fields["hung"]:
+        return f"{fields['why']}; the stacks of all ranks are in {job.log_dir}"
     if event == "timeout":
         return f"{_ranks(fields['ranks'])} {fields['why']}: their stacks are in {job.log_dir}"
     return None

@@ -279,7 +279,7 @@ class _Supervision:
 
     def _give_up(self, why: str, ranks: list[int]) -> None:
         """Out of time: have the stacks written, then end."""
-        self._record("timeout", why=why, ranks=ranks)
+        self._record("timeout", why=why, ranks=ranks, hung=self._hung is not None)
         self._out_of_time = dict.fromkeys(ranks, why)
         self._holder.signal_ranks(DUMP_STACKS)
         self._enter(_Stage.DUMPING, DUMP_S)

@@ -79,8 +79,6 @@ class Speech:
         self.say(f"attempt {number} ended{at}: {verdict.reason}{others}")
         if job is not None and result is not None and verdict.failure_class in _OF_THE_PROGRAM:
             say_failures(self.console, job, result, _LOG_LINES)
-        if verdict.failure_class is FailureClass.HANG and result is not None and job is not None:
-            self.say(f"{result.hung}; the stacks of all ranks are in {job.log_dir}")
         again = 0 if next_step is None else ending.step - next_step
         lost = "" if again <= 0 else f", {again} step{'s' if again > 1 else ''} to do again"
         where = "from the beginning" if next_step is None else f"from step {next_step}{lost}"

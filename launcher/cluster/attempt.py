@@ -72,7 +72,6 @@ class Attempt:
         self._watch = HangWatch(self.job.world_size, self.settings.hang_timeout_s, self.settings.first_step_timeout_s)
         self._steps = dict.fromkeys(range(self.job.world_size), -1)
         self._saving_s = 0.0
-        self._checkpoint_before = latest_checkpoint(self.job.run_dir)
         self._may_grow_after: Any = None
         self.metrics.attempt(self.journey.attempt, len(self.held))
 

@@ -57,10 +57,3 @@ class HostAgent:
     def reports(self, attempt: int, timeout_s: float) -> list[dict[str, Any]]:
         """What happened in ``attempt`` since the last call; waits up to ``timeout_s`` for something to happen."""
         return self._keeper.reports(attempt, timeout_s)
-
-    def close(self) -> None:
-        """End the ranks of this host and what holds them."""
-        if self._listening is not None:
-            self._listening.close()
-            self._listening = None
-        self._keeper.close()

@@ -27,7 +27,7 @@ Report = dict[str, Any]
 
 
 class AgentCalls(Protocol):
-    """An agent from afar: every call gives a reference to wait for (:class:`launcher.cluster.agents.Agent`)."""
+    """An agent from afar: every call gives a reference to wait for (:class:`launcher.cluster.hands.Agent`)."""
 
     @property
     def name(self) -> str:

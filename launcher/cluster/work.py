@@ -28,7 +28,7 @@ class Work:
         shapes: by number of slices.
         run_dir: where it writes; all hosts see it.
         preload: modules that every host imports before it has ranks to start.
-        world: a word for what is run: ``llama3_debug``.
+        name: of the run: ``llama3_debug``.
     """
 
     shapes: Mapping[int, Shape]
